@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, Self, TypeAlias
 
 from keepthread.protocols.search import Searchable
+from keepthread.protocols.server import ServerTables
 from keepthread.types import (
     JSON,
     Change,
@@ -393,6 +394,7 @@ class Store(Protocol):
     async def drop_tenant(self, name: str, *, rewrite: bool = False) -> Cleaning:
         """Delete everything of another tenant, step by step, and its bytes as `clean` does.
 
+        Its API keys go first, so nobody uses them in the meantime; the audit log stays.
         A missing tenant raises `NotFound`, and this store's own tenant `InvalidInput`. A call that
         was interrupted leaves the tenant in the list; the next call deletes the rest. Data that
         others write in the meantime may stay, as a new tenant of that name.
@@ -403,4 +405,13 @@ class Store(Protocol):
 
     async def finder(self) -> Searchable | None:
         """Return the search interface of this store, or None if the engine has none."""
+        ...
+
+    # --- the tables of a server, for all tenants ---
+
+    def server_tables(self) -> ServerTables:
+        """Return API keys, secrets, requests and the audit log; some stores raise `Unsupported`.
+
+        On PostgreSQL, the login must be allowed to use them.
+        """
         ...

@@ -120,6 +120,70 @@ class Put(NamedTuple):
     """The ids of sessions of the same owner that the value names."""
 
 
+class RequestRow(NamedTuple):
+    """A request that is known, as the tables of a server have it."""
+
+    digest: bytes
+    head: bytes | None
+    """The answer without its body; None while the request is in flight."""
+    body: bytes | None
+
+
+class Claim(NamedTuple):
+    """An attempt to do a request that may be sent twice."""
+
+    id: bytes
+    tenant: str
+    digest: bytes
+    token: bytes
+    at: float
+    dead: float
+    """One in flight since this time or longer has lost its worker."""
+    old: float
+    """One that began at this time or earlier counts as unknown."""
+
+
+class TableBackend(Protocol):
+    """The tables of a server in an engine; `tables.CheckedTables` encodes what they keep."""
+
+    async def insert_key(self, id: str, tenant: str, data: bytes, /) -> bool:
+        """Return False if the id is taken by other data."""
+        ...
+
+    async def get_key(self, id: str, /) -> bytes | None: ...
+    async def list_keys(
+        self, tenant: str | None, after: str, limit: int, /
+    ) -> list[tuple[str, bytes]]: ...
+    async def replace_key(self, id: str, old: bytes, new: bytes, /) -> bool:
+        """Return False if the data is neither the old nor the new."""
+        ...
+
+    async def secret(self, name: str, new: bytes, /) -> bytes:
+        """Return the secret, which is `new` if there was none."""
+        ...
+
+    async def begin(self, claim: Claim, /) -> RequestRow | None:
+        """Return None if the request is the claim's now, else the known one.
+
+        The same claim may arrive twice, if the engine lost the first answer.
+        """
+        ...
+
+    async def end(self, claim: Claim, head: bytes, body: bytes | None, /) -> bool:
+        """Store an answer; only `id`, `tenant` and `token` of the claim count."""
+        ...
+
+    async def abandon(self, claim: Claim, /) -> bool:
+        """Delete a claim; only `id`, `tenant` and `token` count."""
+        ...
+
+    async def purge(self, before: float, /) -> int: ...
+    async def append(self, tenant: str, data: bytes, /) -> int: ...
+    async def entries(
+        self, tenant: str | None, after: int, limit: int, /
+    ) -> list[tuple[int, bytes]]: ...
+
+
 class Backend(Protocol):
     """An engine. Everything is positional, so implementations choose their own names."""
 
@@ -208,15 +272,22 @@ class Backend(Protocol):
         rewrite: bool,
         probes: Sequence[bytes],
         /,
-    ) -> Cleaning: ...
+    ) -> Cleaning:
+        """First delete the bodies of answers to the tenant's requests: they may repeat text."""
+        ...
+
     async def finder(self, tenant: str, /) -> Searchable | None: ...
 
     # --- tenants ---
 
     async def tenants(self, after: str, limit: int, /) -> list[str]: ...
     async def drop_tenant(self, tenant: str, rewrite: bool, /) -> Cleaning | None:
-        """Return None if the tenant does not exist."""
+        """Return None if the tenant does not exist; its API keys and requests go first."""
         ...
+
+    # --- the tables of a server ---
+
+    def tables(self) -> TableBackend: ...
 
 
 _MOST_NOTED: Final = 10_000

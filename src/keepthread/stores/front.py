@@ -39,6 +39,7 @@ from keepthread.stores.records import (
     touches,
 )
 from keepthread.stores.rows import AwaitedTurn, check_positions, draft, draft_copy
+from keepthread.stores.tables import CheckedTables
 from keepthread.stores.validation import MAX_COUNT, check_count, check_id, check_time
 from keepthread.types import (
     JSON,
@@ -343,6 +344,11 @@ class Front(Generic[B]):
         if cleaning is None:
             raise NotFound(f"there is no tenant {name!r}")
         return cleaning
+
+    # --- the tables of a server ---
+
+    def server_tables(self) -> CheckedTables:
+        return CheckedTables(self.backend.tables())
 
 
 async def begin_again(store: Store, forgotten: SessionInfo, new: SessionInfo) -> SessionInfo:

@@ -14,7 +14,6 @@ from keepthread.errors import (
     MessageNotFound,
     SessionExists,
     SessionGone,
-    Stale,
     StoreClosed,
 )
 from keepthread.protocols import (
@@ -27,7 +26,7 @@ from keepthread.protocols import (
 )
 from keepthread.stores.backend import Append, Feed, FeedPage, Gather, Listing, Position, Put, Tail
 from keepthread.stores.changes import ADDED, CREATED, DELETED, ERASED, UPDATED, change_of_record
-from keepthread.stores.codec import PackedId, Row, new_id, unpack_id
+from keepthread.stores.codec import new_id, unpack_id
 from keepthread.stores.front import Front
 from keepthread.stores.kinds import OF_REFERENCES
 from keepthread.stores.links import names_in_messages, names_in_session, nodes_above
@@ -43,6 +42,7 @@ from keepthread.stores.ram_log import (
     newest_of,
 )
 from keepthread.stores.ram_search import RamFinder, RamIndex, exclusive
+from keepthread.stores.ram_tables import RamTables
 from keepthread.stores.records import (
     ALL_KEYS,
     Condition,
@@ -52,21 +52,13 @@ from keepthread.stores.records import (
     decode_record,
     decode_spans,
     encode_details,
-    forgotten_session,
     is_listed,
-    refuses_messages,
     sid_of,
     touches,
 )
 from keepthread.stores.rows import (
     PreparedMessage,
-    as_stored,
-    check_total,
-    check_turn,
     erased_row,
-    head_after,
-    next_row,
-    same_body,
 )
 from keepthread.stores.validation import MAX_BLOB, MAX_COUNT
 from keepthread.types import (
@@ -93,6 +85,7 @@ class RamBackend:
         self.threads: dict[SessionKey, RamLog] = {}
         self.index = RamIndex()
         self.feed = RamChanges()
+        self._tables = RamTables(self.index, self._check_open)
         self._links = RamLinks()
         self._keys: dict[tuple[str, str, str], SessionKey] = {}
         self._by_scope: dict[tuple[str, Scope], RecordsByName] = {}
@@ -205,29 +198,7 @@ class RamBackend:
     @exclusive
     async def append(self, tenant: str, session: SessionKey, new: Append) -> list[Message]:
         thread = self._thread(tenant, session)
-        start = head = thread.head
-        check_turn(new.turn, head)
-        forgotten = not thread.info.ready and refuses_messages(thread.details)
-        known: dict[PackedId, Message] = {}
-        rows: list[Row] = []
-        answers: list[Message] = []
-        for one in new.drafts:
-            if seq := thread.seqs.get(one.packed):
-                answers.append(same_body(one, thread.message(seq)))
-            elif one.packed in known:
-                answers.append(same_body(one, known[one.packed]))
-            elif forgotten:
-                raise forgotten_session()
-            else:
-                if new.expect is not None and new.expect != start.seq:
-                    raise Stale(f"the log ends at {start.seq}, not at {new.expect}")
-                row = next_row(thread.place, head, one, new.turn)
-                head = head_after(row)
-                check_total(head.total)
-                known[one.packed] = message = as_stored(one, row)
-                rows.append(row)
-                answers.append(message)
-        thread.extend(rows)
+        rows, answers = thread.append(new)
         self._links.begin(thread)
         self._links.name(thread, names_in_messages(new.drafts))
         if rows:
@@ -425,8 +396,10 @@ class RamBackend:
         counts = {"sessions": len(threads), "messages": messages, "records": records}
         return Verification(**counts, damages=tuple(damages))
 
-    async def clean(self, *_: object) -> Cleaning:
+    @exclusive
+    async def clean(self, tenant: str, *_: object) -> Cleaning:
         self._check_open()
+        self._tables.drop_answers(tenant)
         return Cleaning(("memory was let go of",), (), 0)
 
     async def finder(self, tenant: str) -> Searchable:
@@ -441,7 +414,8 @@ class RamBackend:
 
     @exclusive
     async def drop_tenant(self, tenant: str, rewrite: bool) -> Cleaning | None:  # noqa: ARG002 - as `clean`
-        if tenant not in self._tenants():
+        had_keys = self._tables.drop(tenant)
+        if not had_keys and tenant not in self._tenants():
             return None
         for thread in self._threads(tenant):
             await self.delete_session(tenant, thread.info.key, Condition())
@@ -449,12 +423,15 @@ class RamBackend:
             for place in self._by_scope.pop((name, scope)):
                 self._links.drop(RecordPlace(name, scope, *place))
         self.feed.drop(tenant)
-        return await self.clean()
+        return await self.clean(tenant)
 
     def _tenants(self) -> set[str]:
         self._check_open()
         kept = {name for (name, _), records in self._by_scope.items() if records}
         return kept | {thread.tenant for thread in self.threads.values()}
+
+    def tables(self) -> RamTables:
+        return self._tables
 
     def _check_open(self) -> None:
         if self._closed:

@@ -4,18 +4,29 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
-from keepthread.errors import Conflict
+from keepthread.errors import Conflict, Stale
 from keepthread.protocols import TokenCounter
-from keepthread.stores.backend import Tail
+from keepthread.stores.backend import Append, Tail
 from keepthread.stores.codec import PackedId, Row, decode, pack_id
 from keepthread.stores.links import node_of
-from keepthread.stores.records import Keys, check_version, decode_details
+from keepthread.stores.records import (
+    Keys,
+    check_version,
+    decode_details,
+    forgotten_session,
+    refuses_messages,
+)
 from keepthread.stores.rows import (
     Head,
     PreparedMessage,
+    as_stored,
+    check_total,
+    check_turn,
     head_after,
     next_copy,
+    next_row,
     recounted_row,
+    same_body,
     same_place,
 )
 from keepthread.types import Damage, Message, Scope, SessionInfo, SessionKey, Span
@@ -65,10 +76,33 @@ class RamLog:
         self.rows, self.seqs = rows, seqs
         return new
 
-    def extend(self, rows: Sequence[Row]) -> None:
-        """Add rows at the end."""
+    def append(self, new: Append) -> tuple[list[Row], list[Message]]:
+        """Add messages, all or none; return the new rows, and the messages as they are stored."""
+        start = head = self.head
+        check_turn(new.turn, head)
+        forgotten = not self.info.ready and refuses_messages(self.details)
+        known: dict[PackedId, Message] = {}
+        rows: list[Row] = []
+        answers: list[Message] = []
+        for one in new.drafts:
+            if seq := self.seqs.get(one.packed):
+                answers.append(same_body(one, self.message(seq)))
+            elif one.packed in known:
+                answers.append(same_body(one, known[one.packed]))
+            elif forgotten:
+                raise forgotten_session()
+            else:
+                if new.expect is not None and new.expect != start.seq:
+                    raise Stale(f"the log ends at {start.seq}, not at {new.expect}")
+                row = next_row(self.place, head, one, new.turn)
+                head = head_after(row)
+                check_total(head.total)
+                known[one.packed] = message = as_stored(one, row)
+                rows.append(row)
+                answers.append(message)
         self.rows.extend(rows)
         self.seqs.update((row.id, row.seq) for row in rows)
+        return rows, answers
 
     def find(self, ids: Sequence[str], seqs: Sequence[int]) -> list[Message]:
         """Return the messages with these ids or positions."""

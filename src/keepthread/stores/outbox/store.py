@@ -8,9 +8,15 @@ from pathlib import Path
 from types import CoroutineType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from keepthread.errors import DurabilityTooLow, InvalidInput, StoreClosed, Unavailable
+from keepthread.errors import (
+    DurabilityTooLow,
+    InvalidInput,
+    StoreClosed,
+    Unavailable,
+    Unsupported,
+)
 from keepthread.protocols import Progress
-from keepthread.stores.backend import Append, Backend
+from keepthread.stores.backend import Append, Backend, TableBackend
 from keepthread.stores.codec import Row, new_id
 from keepthread.stores.front import Front
 from keepthread.stores.outbox.delivery import Delivery, DeliveryLoop, OpenTarget, turn_of
@@ -144,6 +150,11 @@ class OutboxBackend:
     finder = _passed_on(Backend.finder)
     tenants = _passed_on(Backend.tenants)
     drop_tenant = _passed_on(Backend.drop_tenant)
+
+    def tables(self) -> TableBackend:
+        raise Unsupported(
+            "a store with an outbox has no tables of a server; open it without the outbox"
+        )
 
     # --- sessions ---
 

@@ -30,7 +30,7 @@ def _by_name(text: str) -> dict[str, str]:
 
 SQL: Final = _by_name(_read("statements.sql"))
 
-FORMAT: Final = 8
+FORMAT: Final = 9
 """The format this keepthread reads and writes; every edit of `schema.sql` raises it."""
 
 Entry: TypeAlias = tuple[str, str, str, str | None]

@@ -204,6 +204,46 @@ CREATE TABLE vectors (
     UNIQUE (place, view)
 );
 
+-- The tables of a server, for all tenants. `tables.py` of all stores says what `data` and `head` hold:
+-- a checksum, then JSON.
+
+-- Of a key itself only the digest is here.
+CREATE TABLE api_keys (
+    id     TEXT NOT NULL PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    data   BLOB NOT NULL
+) WITHOUT ROWID;
+
+CREATE INDEX api_keys_of_tenant ON api_keys (tenant, id);
+
+CREATE TABLE secrets (
+    name TEXT NOT NULL PRIMARY KEY,
+    data BLOB NOT NULL
+) WITHOUT ROWID;
+
+-- Requests that a client may send again, for a day. An answer's body may repeat messages, so it is deleted
+-- once its tenant forgets anything.
+CREATE TABLE requests (
+    id       BLOB NOT NULL PRIMARY KEY,
+    tenant   TEXT NOT NULL,
+    digest   BLOB NOT NULL,
+    token    BLOB NOT NULL,  -- of the worker that does it
+    begun_at REAL NOT NULL,
+    head     BLOB,           -- the answer without its body; NULL: in flight
+    body     BLOB
+);
+
+CREATE INDEX requests_by_time ON requests (begun_at);
+CREATE INDEX requests_of_tenant ON requests (tenant);
+
+CREATE TABLE audit (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    tenant TEXT NOT NULL,
+    data   BLOB NOT NULL
+);
+
+CREATE INDEX audit_of_tenant ON audit (tenant, number);
+
 -- Views for people and reporting tools: the log by plain names. keepthread itself does not use them.
 -- Erased messages, delegated tasks, and sessions that are not complete or were forgotten are left out.
 -- Times are in UTC.

@@ -529,3 +529,69 @@ CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab(main, words, row)
 
 -- name: count_words
 SELECT sum(doc) FROM temp.vocabulary
+
+-- name: insert_key
+INSERT INTO api_keys (id, tenant, data) VALUES (?, ?, ?) ON CONFLICT DO NOTHING
+
+-- name: key
+SELECT data FROM api_keys WHERE id = ?
+
+-- name: keys
+SELECT id, data FROM api_keys WHERE id > ? ORDER BY id LIMIT ?
+
+-- name: keys_of_tenant
+SELECT id, data FROM api_keys WHERE tenant = ? AND id > ? ORDER BY id LIMIT ?
+
+-- name: replace_key
+UPDATE api_keys SET data = ? WHERE id = ? AND data = ?
+
+-- name: delete_keys_of_tenant
+DELETE FROM api_keys WHERE tenant = ?
+
+-- name: insert_secret
+INSERT INTO secrets (name, data) VALUES (?, ?) ON CONFLICT DO NOTHING
+
+-- name: secret
+SELECT data FROM secrets WHERE name = ?
+
+-- name: begin_request
+INSERT INTO requests (id, tenant, digest, token, begun_at) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE
+SET digest = excluded.digest, token = excluded.token, begun_at = excluded.begun_at, head = NULL, body = NULL
+WHERE begun_at <= ? OR (head IS NULL AND digest = excluded.digest AND begun_at <= ?)
+
+-- name: request
+SELECT digest, head, body FROM requests WHERE id = ?
+
+-- name: end_request
+UPDATE requests SET head = ?, body = ? WHERE id = ? AND token = ?
+
+-- name: abandon_request
+DELETE FROM requests WHERE id = ? AND token = ? AND head IS NULL
+
+-- name: purge_requests
+DELETE FROM requests WHERE begun_at < ?
+
+-- name: has_answers
+SELECT 1 FROM requests WHERE tenant = ? AND body IS NOT NULL LIMIT 1
+
+-- name: delete_answers
+UPDATE requests SET body = NULL WHERE tenant = ? AND body IS NOT NULL
+
+-- name: delete_requests_of_tenant
+DELETE FROM requests WHERE tenant = ?
+
+-- name: insert_entry
+INSERT INTO audit (tenant, data) VALUES (?, ?)
+
+-- name: entries
+SELECT number, data FROM audit WHERE number > ? ORDER BY number LIMIT ?
+
+-- name: entries_of_tenant
+SELECT number, data FROM audit WHERE tenant = ? AND number > ? ORDER BY number LIMIT ?
+
+-- name: every_key
+SELECT id, tenant, data FROM api_keys
+
+-- name: every_entry
+SELECT number, tenant, data FROM audit NOT INDEXED

@@ -31,12 +31,13 @@ from keepthread.stores.codec import new_id
 from keepthread.stores.front import Front
 from keepthread.stores.records import Condition, Keys, Update, sid_of
 from keepthread.stores.rows import PreparedMessage
-from keepthread.stores.sqlite import changes, log, maintenance, records, sessions
+from keepthread.stores.sqlite import changes, log, maintenance, records, sessions, tables
 from keepthread.stores.sqlite.engine import Engine
 from keepthread.stores.sqlite.file import Connect, DatabaseFile, FileFacts, connect
 from keepthread.stores.sqlite.index import SegmentCache
 from keepthread.stores.sqlite.records import scope_of
 from keepthread.stores.sqlite.search import SQLiteFinder
+from keepthread.stores.sqlite.tables import SQLiteTables
 from keepthread.stores.sqlite.verify import SQLiteInspection
 from keepthread.stores.validation import MAX_BLOB, check_id
 from keepthread.types import (
@@ -224,12 +225,13 @@ class SQLiteBackend:
 
     async def clean(
         self,
-        tenant: str,  # noqa: ARG002 - the file is rewritten as a whole
+        tenant: str,
         touched: Sequence[SessionKey],
         rewrite: bool,
         probes: Sequence[bytes],
     ) -> Cleaning:
-        await self.engine.read(_nothing)  # raises if it is closed
+        if await self.engine.read(lambda db: tables.has_answers(db, tenant)):
+            await self.engine.write(lambda db: tables.drop_answers(db, tenant))
         file = self.engine.file
         return await self.engine.maintain(
             lambda db: maintenance.clean_erased(
@@ -246,10 +248,13 @@ class SQLiteBackend:
         return await self.engine.read(lambda db: sessions.tenants(db, after, limit))
 
     async def drop_tenant(self, tenant: str, rewrite: bool) -> Cleaning | None:  # noqa: ARG002 - always
-        existed = False
+        existed = await self.engine.write(lambda db: tables.drop(db, tenant))
         while await self.engine.write(lambda db: sessions.drop_some(db, tenant)):
             existed = True
         return await self.clean(tenant, (), True, ()) if existed else None
+
+    def tables(self) -> SQLiteTables:
+        return SQLiteTables(self.engine)
 
 
 class SQLiteStore(Front[SQLiteBackend]):

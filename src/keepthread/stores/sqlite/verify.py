@@ -13,6 +13,7 @@ from keepthread.stores.codec import decode
 from keepthread.stores.sqlite import records, sessions
 from keepthread.stores.sqlite.file import SQLITE_ERRORS
 from keepthread.stores.sqlite.schema import SQL
+from keepthread.stores.tables import is_sound_entry, is_sound_key
 from keepthread.types import Damage, Verification
 
 _STRIDE = 10_000
@@ -78,7 +79,8 @@ class SQLiteInspection:
         )
 
     def _check_all(self) -> None:
-        for check in (self._sessions, self._messages, self._records, self._words, self._file):
+        checks = (self._sessions, self._messages, self._records, self._tables)
+        for check in (*checks, self._words, self._file):
             try:
                 check()
             except SQLITE_ERRORS as error:  # a page that cannot be read at all
@@ -171,6 +173,17 @@ class SQLiteInspection:
                 session = log.id if log and mine else ""
                 what = f"the record {name} is not what was written"
                 self.damages.append(Damage(what=what, session=session))
+
+    def _tables(self) -> None:
+        """Check the tables of a server; keys of other tenants are not named."""
+        for id, tenant, data in self.db.execute(SQL["every_key"]):
+            if not is_sound_key(id, data):
+                which = f"the API key {id!r}" if tenant == self.tenant else "an API key"
+                self.damages.append(Damage(what=f"{which} is not what was written"))
+        for number, _, data in self.db.execute(SQL["every_entry"]):
+            if not is_sound_entry(data):
+                what = f"entry {number} of the audit log is not what was written"
+                self.damages.append(Damage(what=what))
 
     def _words(self) -> None:
         """Read the whole word index; it can be rebuilt, so nothing more is checked."""

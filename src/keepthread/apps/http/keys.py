@@ -1,0 +1,163 @@
+"""API keys of the HTTP server: make, check, replace and revoke them.
+
+A key is `kt_<id>_<secret>`. The secret has 256 random bits, so its SHA-256 is enough to store: it
+cannot be guessed, and the store does not hold it. Each change is written to the audit log.
+"""
+
+import hmac
+import re
+import secrets
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from keepthread.errors import InvalidInput, NotFound
+from keepthread.protocols.server import ApiKey, AuditEntry, ServerTables
+from keepthread.stores.validation import check_id
+
+SCOPES: Final = ("read", "write", "forget", "admin", "proxy", "mcp")
+"""What a key may allow."""
+
+_LETTERS: Final = "0123456789abcdefghjkmnpqrstvwxyz"
+"""The letters of ids, in the order of their codes: ids sort by the time they were made."""
+_TIME: Final = 6
+_CHANCE: Final = 6
+_STEP: Final = 4  # seconds; six letters then last for 136 years
+_BYTES: Final = 32
+_FORM: Final = re.compile(rf"kt_([{_LETTERS}]{{{_TIME + _CHANCE}}})_([A-Za-z0-9_-]{{43}})")
+_NOBODY: Final = bytes(32)
+
+Refusal: TypeAlias = Literal["malformed", "unknown", "expired", "revoked"]
+"""Why a key is not accepted; for logs, because a client learns only that it is not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewKey:
+    """A key that was just made. Its text is shown once; only `key` is stored."""
+
+    key: ApiKey
+    text: str = field(repr=False)
+
+
+class CheckedKey(NamedTuple):
+    """The key that a client has shown, or why it is refused."""
+
+    key: ApiKey | None
+    refusal: Refusal | None = None
+
+
+class KeyRights(NamedTuple):
+    """What a new key is for."""
+
+    tenant: str
+    scopes: frozenset[str]
+    name: str
+    owner: str | None = None
+    """The only owner it may act for; None means any owner of the tenant."""
+    expires_at: float | None = None
+
+
+def make_key(rights: KeyRights, *, at: float) -> NewKey:
+    """Return a new key that is not stored yet."""
+    unknown = sorted(rights.scopes - {*SCOPES})
+    if unknown or not rights.scopes:
+        found = f"not {', '.join(unknown)}" if unknown else "and there must be one"
+        raise InvalidInput(f"scopes are {', '.join(SCOPES)}, {found}")
+    if rights.expires_at is not None and rights.expires_at <= at:
+        raise InvalidInput("the key would be expired from the beginning")
+    id, secret = _new_id(at), secrets.token_urlsafe(_BYTES)
+    key = ApiKey(
+        id=id,
+        digest=_digest(secret),
+        tenant=check_id(rights.tenant, "tenant"),
+        owner=None if rights.owner is None else check_id(rights.owner, "owner"),
+        scopes=rights.scopes,
+        name=check_id(rights.name, "name"),
+        created_at=at,
+        expires_at=rights.expires_at,
+    )
+    return NewKey(key=key, text=f"kt_{id}_{secret}")
+
+
+async def check_key(tables: ServerTables, text: str, *, at: float) -> CheckedKey:
+    """Return the key that a client shows, if it is accepted at this time.
+
+    An unknown id takes the same steps as a wrong secret.
+    """
+    form = _FORM.fullmatch(text)
+    if form is None:
+        return CheckedKey(None, "malformed")
+    id, secret = form.groups()
+    key = await tables.get_key(id)
+    is_same = hmac.compare_digest(_digest(secret), key.digest if key else _NOBODY)
+    if key is None or not is_same:
+        return CheckedKey(None, "unknown")
+    if key.is_valid(at):
+        return CheckedKey(key)
+    is_revoked = key.revoked_at is not None and at >= key.revoked_at
+    return CheckedKey(None, "revoked" if is_revoked else "expired")
+
+
+# --- changes, with their entries in the audit log ---
+
+
+async def create_key(tables: ServerTables, rights: KeyRights, *, by: str, at: float) -> NewKey:
+    """Make a key and store it; `by` names who asks, for the audit log."""
+    new = make_key(rights, at=at)
+    await _note(tables, new.key, "keys.create", [new.key.id], by, at)
+    await tables.add_key(new.key)
+    return new
+
+
+async def rotate_key(
+    tables: ServerTables, tenant: str, id: str, *, by: str, at: float, grace: float = 0.0
+) -> NewKey:
+    """Replace a key of a tenant by one with the same rights; the old one holds for `grace` seconds.
+
+    A key that expires is replaced by one that lives as long, from now on.
+    """
+    old = await find_key(tables, tenant, id)
+    if not old.is_valid(at):
+        raise InvalidInput(f"the key {id} is expired or revoked; create a new one")
+    life = None if old.expires_at is None else old.expires_at - old.created_at
+    end = None if life is None else at + life
+    new = make_key(KeyRights(tenant, old.scopes, old.name, old.owner, end), at=at)
+    await _note(tables, new.key, "keys.rotate", [id, new.key.id], by, at)
+    await tables.add_key(new.key)
+    await tables.revoke_key(id, at + grace)
+    return new
+
+
+async def revoke_key(tables: ServerTables, tenant: str, id: str, *, by: str, at: float) -> bool:
+    """Refuse a key of a tenant from now on; return False if it was revoked before."""
+    key = await find_key(tables, tenant, id)
+    done = await tables.revoke_key(id, at)
+    if done:
+        await _note(tables, key, "keys.revoke", [id], by, at)
+    return done
+
+
+async def find_key(tables: ServerTables, tenant: str, id: str) -> ApiKey:
+    """Return a key of a tenant; that of another tenant is as unknown as one that never was."""
+    key = await tables.get_key(id)
+    if key is None or key.tenant != tenant:
+        raise NotFound(f"there is no key {id!r}")
+    return key
+
+
+async def _note(
+    tables: ServerTables, key: ApiKey, action: str, ids: Collection[str], by: str, at: float
+) -> None:
+    await tables.audit(AuditEntry(at, by, key.tenant, key.owner, action, tuple(ids)))
+
+
+def _digest(secret: str) -> bytes:
+    return sha256(secret.encode()).digest()
+
+
+def _new_id(at: float) -> str:
+    moment = int(at) // _STEP
+    letters = [_LETTERS[moment >> 5 * place & 31] for place in reversed(range(_TIME))]
+    letters += [secrets.choice(_LETTERS) for _ in range(_CHANCE)]
+    return "".join(letters)
