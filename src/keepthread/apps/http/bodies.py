@@ -303,3 +303,25 @@ class ForgetBody(Body):
     everything: bool = False
     answers: bool = Field(default=False, description="Whether to erase answers made from them.")
     dry_run: bool = Field(default=True, description="Whether to report only.")
+
+
+# --- keys ---
+
+
+class KeyBody(Body):
+    """A key to make: what it is for, and what it may do."""
+
+    name: Name = Field(examples=["mobile app"])
+    scopes: list[Literal["read", "write", "forget", "admin", "proxy", "mcp"]] = Field(
+        min_length=1, max_length=6, examples=[["read", "write"]]
+    )
+    owner: Name | None = Field(
+        default=None, description="The only owner it may act for; null means any of the tenant."
+    )
+    expires_at: Seconds | None = None
+
+
+class RotateBody(Body):
+    """For how many seconds the old key holds beside the new one."""
+
+    grace: Annotated[float, Field(ge=0, le=7 * 86_400)] = 0.0

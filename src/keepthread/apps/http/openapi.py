@@ -8,11 +8,24 @@ from fastapi.openapi.utils import get_openapi
 
 import keepthread
 from keepthread.apps.http.operations import COMPONENTS
-from keepthread.apps.http.replies import BuiltContext, CachedText, FullText, Outcome, TurnState
+from keepthread.apps.http.replies import (
+    BuiltContext,
+    CachedText,
+    CreatedKey,
+    FullText,
+    KeyInfo,
+    Outcome,
+    TurnState,
+)
+from keepthread.protocols.server import AuditEntry
 from keepthread.schema import all_schemas, json_schema
 
 _DEFS: Final = "#/$defs/"
-_OWN: Final = (TurnState, BuiltContext, Outcome, CachedText, FullText)
+_OWN: Final = (
+    *(TurnState, BuiltContext, Outcome, CachedText, FullText),
+    *(KeyInfo, CreatedKey, AuditEntry),
+)
+"""Types of replies that the library does not publish itself."""
 DESCRIPTION: Final = """\
 Durable conversation memory for LLM applications.
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -87,6 +87,28 @@ class FullText(NamedTuple):
     """All of a message's text."""
 
     text: str
+
+
+class KeyInfo(NamedTuple):
+    """A key of the tenant, without its secret, which is stored nowhere."""
+
+    id: str
+    name: str
+    owner: str | None
+    """The only owner it may act for; null means that each request names the owner."""
+    scopes: Sequence[str]
+    created_at: float
+    expires_at: float | None
+    revoked_at: float | None
+    """From when on it is refused."""
+
+
+class CreatedKey(NamedTuple):
+    """A new key. Its text is shown this once: keep it, for nobody can show it again."""
+
+    key: KeyInfo
+    text: str
+    """What clients send: `Authorization: Bearer TEXT`."""
 
 
 # --- replies ---
