@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.datastructures import MutableHeaders
 
-from keepthread.apps.http.caller import identity_of
+from keepthread.apps.http.caller import ROUTE, identity_of
+from keepthread.apps.http.json_input import ClientGone
 from keepthread.apps.http.problems import problem_of
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 REQUEST_ID: Final = "Keepthread-Request-Id"
 LOG: Final = logging.getLogger("keepthread.http")
 _FAILED: Final = 500
+_OURS: Final = ("keepthread", "uvicorn")
+_GONE: Final = 499
+"""In logs: the client closed the connection before its request was complete."""
 
 Count = Callable[["Scope", int, float], object]
 """Called after each request, with its scope, its status and its seconds."""
@@ -46,6 +50,8 @@ class Access:
         answer = _Answer(send, secrets.token_hex(8))
         try:
             await self._app(scope, receive, answer.send)
+        except ClientGone:
+            answer.status = _GONE
         except Exception as error:  # noqa: BLE001 - of this request only
             if answer.status is None:
                 await _respond(error, scope, receive, answer)
@@ -88,7 +94,8 @@ async def _respond(error: Exception, scope: "Scope", receive: "Receive", answer:
 
 def route_of(scope: "Scope") -> str:
     """Return the path as the routes write it, without ids: `/v1/sessions/{id}`."""
-    return getattr(scope.get("route"), "path", None) or "unknown"
+    route = scope.get("route") or scope.get("state", {}).get(ROUTE)
+    return getattr(route, "path", None) or "unknown"
 
 
 def _log_request(scope: "Scope", status: int, seconds: float, request_id: str) -> None:
@@ -123,11 +130,15 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the line; tracebacks are left out, for they may quote what a person wrote."""
         fields: dict[str, Any] = getattr(record, "fields", {})
+        kind = record.exc_info[0] if record.exc_info else None
         line = {
             "time": round(record.created, 3),
             "level": record.levelname.lower(),
-            "event": record.getMessage(),
+            # Others quote errors in their messages.
+            "event": record.getMessage() if record.name.startswith(_OURS) else "withheld",
+            "logger": record.name,
             "process": record.process,
+            **({"error": kind.__name__} if kind else {}),
             **fields,
         }
         return json.dumps(line)

@@ -5,15 +5,15 @@ does not exist, so a new route cannot be forgotten. The credential is the header
 and nothing else: a key in an address would end up in logs and histories.
 """
 
-import hashlib
-import hmac
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from keepthread.apps.http.caller import OWNER_HEADER, Identity, identify, unauthenticated
+from keepthread.apps.http.keys import check_key
 from keepthread.apps.http.problems import Problem
 from keepthread.apps.http.state import WorkerState
+from keepthread.apps.http.tokens import Tokens
 from keepthread.stores.validation import check_id
 
 if TYPE_CHECKING:
@@ -23,7 +23,9 @@ PUBLIC: Final = frozenset({"/livez", "/readyz", "/openapi.json"})
 """The paths that need no credential; they show nothing of any tenant."""
 
 _PREFIX: Final = "kt_"
-_NO_DIGEST: Final = bytes(32)
+_INVALID: Final = (
+    "This key is unknown, expired or revoked; `keepthread keys list` shows those that hold."
+)
 _MISSING: Final = (
     "This needs a credential: send the header `Authorization: Bearer kt_…`;"
     " `keepthread keys create` makes a key."
@@ -37,6 +39,7 @@ class Authentication:
         """Wrap an application."""
         self._app = app
         self._state = state
+        self._tokens = Tokens(state.settings.issuers, state.clock)
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         """Authenticate one request."""
@@ -48,18 +51,13 @@ class Authentication:
     async def identity(self, scope: "Scope") -> Identity:
         """Return who sends a request; raise a problem if that is not proven."""
         text = _credential(scope)
-        found = await (self._by_key if text.startswith(_PREFIX) else self._by_token)(text)
+        found = await (self._by_key if text.startswith(_PREFIX) else self._tokens.identity)(text)
         return _with_owner(found, _one_header(scope, OWNER_HEADER))
 
     async def _by_key(self, text: str) -> Identity:
-        id, secret = _parse(text)
-        key = await self._state.tables.get_key(id) if id else None
-        # The work is the same for an unknown id, so that time does not show which ids exist.
-        digest = hashlib.sha256(secret.encode()).digest()
-        if not hmac.compare_digest(digest, key.digest if key else _NO_DIGEST) or key is None:
-            raise unauthenticated("invalid_key", "This is not a key of this server.")
-        if not key.is_valid(self._state.clock()):
-            raise unauthenticated("key_ended", "This key has expired or was revoked; use another.")
+        key = (await check_key(self._state.tables, text, at=self._state.clock())).key
+        if key is None:
+            raise unauthenticated("invalid_key", _INVALID)
         return Identity(
             key_id=key.id,
             tenant=key.tenant,
@@ -67,14 +65,6 @@ class Authentication:
             bound=key.owner is not None,
             scopes=key.scopes,
         )
-
-    async def _by_token(self, _: str) -> Identity:
-        raise unauthenticated("invalid_token", "This server accepts API keys only.")
-
-
-def _parse(text: str) -> tuple[str, str]:
-    id, _, secret = text.removeprefix(_PREFIX).partition("_")
-    return id, secret
 
 
 def _credential(scope: "Scope") -> str:

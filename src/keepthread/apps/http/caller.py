@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
+from keepthread.apps.http.keys import SCOPES
 from keepthread.apps.http.problems import Problem
 from keepthread.memory.owner import OwnerMemory
 
@@ -19,9 +20,10 @@ if TYPE_CHECKING:
     from keepthread.apps.http.state import WorkerState
     from keepthread.protocols.server import ServerTables
 
-SCOPES: Final = ("read", "write", "forget", "admin", "proxy", "mcp")
 OWNER_HEADER: Final = "Keepthread-Owner"
 _IDENTITY: Final = "keepthread_identity"
+ROUTE: Final = "keepthread_route"
+"""Where the route of a request is noted, for logs and metrics."""
 
 _BEARER: Final = HTTPBearer(
     auto_error=False,
@@ -102,6 +104,7 @@ def _dependency(scope: str, make: Callable[[Request, Identity], Any]) -> Callabl
         request: Request,
         _: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)],
     ) -> Any:
+        request.scope.setdefault("state", {})[ROUTE] = request.scope.get("route")
         identity = identity_of(request.scope)
         if identity is None:
             raise unauthenticated("unauthenticated", "This path needs a key.")

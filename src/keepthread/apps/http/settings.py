@@ -57,7 +57,7 @@ class HttpSettings:
     origins: frozenset[str] = frozenset()
     """Web pages that may call the server from a browser: `https://app.example.com`."""
     issuers: tuple[Issuer, ...] = ()
-    max_json: int = 8 * MIB
+    max_json: int = 4 * MIB
     """The largest body of JSON."""
     max_upload: int = 64 * MIB
     """The largest other body."""
@@ -77,6 +77,8 @@ class HttpSettings:
     """Seconds from the first byte of a request until its response begins."""
     send_timeout: float = 60.0
     """Seconds that a client may take to accept a part of a response."""
+    stop_delay: float = 0.0
+    """Seconds between the signal to stop and the end of listening, for load balancers to notice."""
     drain: float = 20.0
     """Seconds that running requests may take to finish when the server stops."""
 

@@ -52,8 +52,13 @@ class WorkerState:
         """Start work that outlives its request; `finish` waits for it."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
         return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # nobody else may ask, and asyncio would log its text
 
     async def finish(self) -> None:
         """Wait for work that outlived its request, for as long as a shutdown may take."""
