@@ -4,7 +4,7 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,9 +13,11 @@ from typing import Any
 import httpx2
 import uvicorn
 from fastapi import FastAPI
+from jsonschema import Draft202012Validator
 
 from keepthread import Memory
 from keepthread.apps.http.app import create_app
+from keepthread.apps.http.caller import Caller
 from keepthread.apps.http.keys import KeyRights, create_key
 from keepthread.apps.http.settings import HttpSettings
 from keepthread.models.tokens import Estimator
@@ -59,6 +61,12 @@ class HttpWorld:
         self.clients.append(made)
         return made
 
+    def caller(self, owner: str) -> Caller:
+        """Return the caller that handlers get."""
+        state = self.app.state.keepthread
+        memory = self.memory.for_owner(owner)
+        return Caller(memory, "default", owner, "test", ALL, cursor_key=state.cursor_key)
+
     async def of(self, owner: str, **more: Any) -> httpx2.AsyncClient:
         """Return a client of an owner."""
         return self.client(await self.key(owner, **more))
@@ -77,43 +85,64 @@ async def http_world(url: str) -> AsyncIterator[HttpWorld]:
                 await client.aclose()
 
 
-@contextmanager
-def listening(url: str) -> Iterator[tuple[str, Callable[..., str]]]:
-    """Serve a store by uvicorn in a thread; give its address, and what makes keys."""
-    loop = asyncio.new_event_loop()
-    listener = socket.create_server(("127.0.0.1", 0))
-    ready = threading.Event()
-    made: dict[str, Any] = {}
+class Served:
+    """A store that uvicorn serves in a thread."""
 
-    async def serve() -> None:
-        async with http_world(url) as world:
-            config = uvicorn.Config(world.app, log_level="critical", lifespan="off")
-            made.update(world=world, server=uvicorn.Server(config))
-            ready.set()
-            await made["server"].serve(sockets=[listener])
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._loop = asyncio.new_event_loop()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        self._ready.wait()
 
-    def run() -> None:
-        asyncio.set_event_loop(loop)
+    @property
+    def address(self) -> str:
+        """Return where it listens."""
+        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def key(self, owner: str | None = "ann", **more: Any) -> str:
+        """Return the text of a new key."""
+        making = self.world.key(owner, **more)
+        return asyncio.run_coroutine_threadsafe(making, self._loop).result()
+
+    def client(self, owner: str, **more: Any) -> httpx2.Client:
+        """Return a client of an owner."""
+        headers = {"Authorization": f"Bearer {self.key(owner, **more)}"}
+        return httpx2.Client(base_url=f"{self.address}/v1", headers=headers, timeout=60)
+
+    def stop(self) -> None:
+        """Stop as `keepthread serve` does: event streams end, then the server."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self.world.app.state.keepthread.stopping.set)
+            self._server.should_exit = True
+        self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
         try:
-            loop.run_until_complete(serve())
+            self._loop.run_until_complete(self._serve())
         finally:
-            ready.set()
-            loop.close()
+            self._ready.set()
+            self._loop.close()
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    ready.wait()
+    async def _serve(self) -> None:
+        async with http_world(self._url) as self.world:
+            config = uvicorn.Config(self.world.app, log_level="critical", lifespan="off")
+            self._server = uvicorn.Server(config)
+            self._ready.set()
+            await self._server.serve(sockets=[self._listener])
 
-    def key(*args: Any, **kwargs: Any) -> str:
-        return asyncio.run_coroutine_threadsafe(made["world"].key(*args, **kwargs), loop).result()
 
+@contextmanager
+def listening(url: str) -> Iterator[Served]:
+    """Serve a store until the block ends."""
+    served = Served(url)
     try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}", key
+        yield served
     finally:
-        if "server" in made:
-            made["world"].app.state.keepthread.stopping.set()
-            made["server"].should_exit = True
-        thread.join()
+        served.stop()
 
 
 # --- requests made from the OpenAPI document ---
@@ -140,6 +169,16 @@ class Operation:
         if "application/json" not in content:
             return b"some bytes" if content else None
         return self._value(content["application/json"]["schema"], "", values, full)
+
+    def check(self, response: httpx2.Response) -> None:
+        """Check that a response is one that the document declares."""
+        declared = self.spec["responses"][str(response.status_code)].get("content", {})
+        assert bool(declared) == bool(response.content), self.id
+        for media_type, content in declared.items():
+            assert response.headers["content-type"].partition(";")[0] == media_type, self.id
+            if media_type in ("application/json", "application/problem+json"):
+                schema = {**content["schema"], "components": self.document["components"]}
+                Draft202012Validator(schema).validate(response.json())
 
     def _value(self, schema: Any, name: str, values: Mapping[str, Any], full: bool) -> Any:
         if "$ref" in schema:

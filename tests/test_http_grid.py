@@ -86,7 +86,7 @@ def seen(response: httpx2.Response, ids: Mapping[str, str]) -> str:
     text = f"{response.status_code} {sorted(response.headers)} {response.text}"
     for name in sorted(ids.values(), key=len, reverse=True):
         text = text.replace(name, "NAME")
-    text = re.sub(r"[0-9a-f]{12,}|\b[0-9a-hjkmnp-tv-z]{12}\b", "ID", text)
+    text = re.sub(r"kt_\w{12}_[\w-]{43}|[0-9a-f]{12,}|\b[0-9a-hjkmnp-tv-z]{12}\b", "ID", text)
     text = re.sub(r'"next":"[^"]*"|id: \S+', "CURSOR", text)
     return re.sub(r"-?\d+(?:\.\d+)?(?:e[-+]\d+)?", "N", text)
 
@@ -115,8 +115,7 @@ async def test_every_operation_succeeds_for_its_owner(world: HttpWorld) -> None:
         client = operator if operation.scope == "admin" else ann
         response = await send(client, operation, ids)
         assert response.status_code < 300, (operation.id, response.status_code, response.text)
-        declared = operation.spec["responses"]
-        assert str(response.status_code) in declared, operation.id
+        operation.check(response)
 
 
 async def test_no_operation_succeeds_without_a_key_that_holds(world: HttpWorld) -> None:

@@ -6,7 +6,7 @@ The OpenAPI document, the authorization tests and the fuzzer are made from this.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Final, TypeAlias, TypeVar, get_type_hints
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path, Query, Response
 
 from keepthread.apps.http.bodies import MAX_PAGE
 from keepthread.apps.http.caller import Caller, Operator, needs, needs_admin
@@ -128,6 +128,7 @@ def operation(
         summary, _, text = (endpoint.__doc__ or "").strip().partition("\n")
         replies: dict[int | str, dict[str, Any]] = {status: dict(reply)}
         replies |= {other: dict(content) for other, content in (also or {}).items()}
+        is_json = "application/json" in reply.get("content", {})
         described = {"x-scope": scope, "security": [{"key": [scope]}], **(extra or {})}
         router.add_api_route(
             path,
@@ -139,7 +140,9 @@ def operation(
             description=" ".join(text.split()),
             status_code=status,
             response_model=None,
-            response_class=PlainJSON,
+            response_class=PlainJSON
+            if "application/json" in reply.get("content", {})
+            else Response,
             responses={**described_errors(*errors), **replies},
             openapi_extra=described,
         )
