@@ -15,7 +15,7 @@ import uvicorn
 from fastapi import FastAPI
 from jsonschema import Draft202012Validator
 
-from keepthread import Memory
+from keepthread import Memory, Message
 from keepthread.apps.http.app import create_app
 from keepthread.apps.http.caller import Caller
 from keepthread.apps.http.keys import KeyRights, create_key
@@ -72,6 +72,20 @@ class HttpWorld:
         return self.client(await self.key(owner, **more))
 
 
+async def furnished(world: HttpWorld, owner: str, name: str, words: str) -> dict[str, str]:
+    """Give an owner one of each thing; return their ids by the names of parameters."""
+    memory = world.memory.for_owner(owner)
+    ids = {"session": name, "message": f"{name}-message", "turn": f"{name}-turn"}
+    session = await memory.session(ids["session"], title=words, tags=[words] if words else [])
+    await session.append(Message(role="user", content=f"I keep {words}.", id=ids["message"]))
+    await session.turn(f"{words}?", id=ids["turn"]).__aenter__()
+    await session.pin(ids["message"])
+    fact = await memory.facts.remember(f"Has {words}.")
+    blob = await memory.blobs.put(f"bytes {words}".encode())
+    key = await world.key(owner, frozenset({"read"}))
+    return {**ids, "fact": fact.key, "digest": blob.digest, "key": key.split("_")[1]}
+
+
 @asynccontextmanager
 async def http_world(url: str) -> AsyncIterator[HttpWorld]:
     """Open a store and an application over it."""
@@ -111,6 +125,11 @@ class Served:
         """Return a client of an owner."""
         headers = {"Authorization": f"Bearer {self.key(owner, **more)}"}
         return httpx2.Client(base_url=f"{self.address}/v1", headers=headers, timeout=60)
+
+    def furnish(self, owner: str) -> dict[str, str]:
+        """Give an owner one of each thing; return their ids by the names of parameters."""
+        made = furnished(self.world, owner, "trip", "")
+        return asyncio.run_coroutine_threadsafe(made, self._loop).result()
 
     def stop(self) -> None:
         """Stop as `keepthread serve` does: event streams end, then the server."""

@@ -14,14 +14,12 @@ from urllib.parse import quote
 import httpx2
 import pytest
 
-from keepthread import Message
 from keepthread.apps.http.app import create_app
-from tests.http_world import ALL, HttpWorld, Operation, http_world, operations, url_of
+from tests.http_world import ALL, HttpWorld, Operation, furnished, http_world, operations, url_of
 
 SECRET = "quetzal"
 """A word that only the owner wrote."""
-IDS = {"session": "anns-trip", "message": "anns-message", "turn": "anns-turn-1"}
-NOBODYS = {"session": "nobs-trip", "message": "nobs-message", "turn": "nobs-turn-1"}
+NAME, NOBODYS = "anns-trip", "nobs-trip"
 
 # The operations are known before any store is open: the document does not depend on one.
 OPERATIONS = operations(create_app(None, None).openapi())  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
@@ -35,19 +33,6 @@ async def world(tmp_path: Path) -> AsyncIterator[HttpWorld]:
         yield opened
 
 
-async def furnished(world: HttpWorld, owner: str, ids: Mapping[str, str]) -> dict[str, str]:
-    """Give an owner one of each thing; return their ids."""
-    memory = world.memory.for_owner(owner)
-    session = await memory.session(ids["session"], title=SECRET, tags=[SECRET])
-    await session.append(Message(role="user", content=f"I keep a {SECRET}.", id=ids["message"]))
-    await session.turn(f"A {SECRET}?", id=ids["turn"]).__aenter__()
-    await session.pin(ids["message"])
-    fact = await memory.facts.remember(f"Has a {SECRET}.")
-    blob = await memory.blobs.put(SECRET.encode())
-    key = await world.key(owner, frozenset({"read"}))
-    return {**ids, "fact": fact.key, "digest": blob.digest, "key": key.split("_")[1]}
-
-
 def ids_for(operation: Operation, ids: Mapping[str, str]) -> dict[str, str]:
     """Return the values of parameters and fields that name something."""
     return {**ids, "id": f"new-{operation.id}", "title_from": ids["message"]}
@@ -59,8 +44,10 @@ async def send(
     ids: Mapping[str, str],
     *,
     full: bool = False,
-    **headers: str,
+    owner: str | None = None,
 ) -> httpx2.Response:
+    """Send the request of an operation, with or without its optional fields."""
+    headers = {} if owner is None else {"Keepthread-Owner": owner}
     values = ids_for(operation, ids)
     path = operation.path.removeprefix("/v1")
     for name in operation.parameters("path"):
@@ -108,7 +95,7 @@ def test_the_document_has_every_route_and_every_operation_says_what_it_needs() -
 
 
 async def test_every_operation_succeeds_for_its_owner(world: HttpWorld) -> None:
-    ids = await furnished(world, "ann", IDS)
+    ids = await furnished(world, "ann", NAME, SECRET)
     ann = await world.of("ann")
     operator = world.client(await world.key(None))
     for operation in in_order(OPERATIONS):
@@ -119,7 +106,7 @@ async def test_every_operation_succeeds_for_its_owner(world: HttpWorld) -> None:
 
 
 async def test_no_operation_succeeds_without_a_key_that_holds(world: HttpWorld) -> None:
-    ids = await furnished(world, "ann", IDS)
+    ids = await furnished(world, "ann", NAME, SECRET)
     before = await picture(world)
     key = await world.key("ann")
     revoked = await world.key("ann")
@@ -149,9 +136,9 @@ REFUSED = ("unknown", "expired", "revoked")
 
 async def test_no_operation_succeeds_without_its_scope(world: HttpWorld) -> None:
     """Authentication without roles was CVE-2026-49948 elsewhere."""
-    ids = await furnished(world, "ann", IDS)
+    ids = await furnished(world, "ann", NAME, SECRET)
     before = await picture(world)
-    others = {*ALL, "proxy", "mcp"}
+    others = ALL | {"proxy", "mcp"}
     clients = {
         scope: world.client(await world.key(None if scope == "admin" else "ann", others - {scope}))
         for scope in ALL
@@ -164,11 +151,11 @@ async def test_no_operation_succeeds_without_its_scope(world: HttpWorld) -> None
 
 
 async def test_a_key_acts_for_its_owner_alone_and_another_names_one(world: HttpWorld) -> None:
-    ids = await furnished(world, "ann", IDS)
+    ids = await furnished(world, "ann", NAME, SECRET)
     before = await picture(world)
     bound, unbound = world.client(await world.key("bob")), world.client(await world.key(None))
     for operation in OF_OWNERS:
-        response = await send(bound, operation, ids, **{"Keepthread-Owner": "ann"})
+        response = await send(bound, operation, ids, owner="ann")
         assert (response.status_code, response.json()["type"]) == (403, "wrong_owner"), operation.id
         response = await send(unbound, operation, ids)
         code = (response.status_code, response.json()["type"])
@@ -185,8 +172,15 @@ async def test_what_is_anothers_answers_like_what_does_not_exist(
     world: HttpWorld, other: str
 ) -> None:
     """A conversation's id gave access to it elsewhere (IDOR): voltagent#1315."""
-    anns = await furnished(world, "ann", IDS)
-    nobodys = {**NOBODYS, "fact": "0" * len(anns["fact"]), "digest": "0" * 64, "key": "0" * 12}
+    anns = await furnished(world, "ann", NAME, SECRET)
+    nobodys = {
+        "session": NOBODYS,
+        "message": f"{NOBODYS}-message",
+        "turn": f"{NOBODYS}-turn",
+        "fact": "0" * len(anns["fact"]),
+        "digest": "0" * 64,
+        "key": "0" * 12,
+    }
     before = await picture(world)
     if other == "another owner":
         askers = [("bob-one", "default", anns), ("bob-two", "default", nobodys)]
@@ -213,7 +207,7 @@ async def test_an_id_in_a_path_is_not_an_owner(world: HttpWorld) -> None:
     """The document has no place for an owner or a tenant: not in paths, queries or bodies."""
     for operation in OF_OWNERS:
         names = {*operation.parameters("path"), *operation.parameters("query")}
-        names |= _fields(operation.body(ids_for(operation, IDS | {"digest": ""}), full=True))
+        names |= _fields(operation.body({}, full=True))
         assert not names & {"owner", "tenant", "user", "user_id"}, operation.id
 
 

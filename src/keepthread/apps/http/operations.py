@@ -42,25 +42,59 @@ Limit: TypeAlias = Annotated[int, Query(ge=1, le=MAX_PAGE, description="The size
 
 COMPONENTS: Final = "#/components/schemas/"
 EVERYWHERE: Final = (
-    *("bad_request", "invalid_cursor", "owner_required", "unauthenticated", "scope_required"),
-    *("wrong_owner", "invalid_request", "invalid_input", "too_many_requests"),
-    *("internal_error", "unavailable"),
+    *("bad_request", "repeated_header", "invalid_path", "wrong_host", "wrong_origin"),
+    *("unauthenticated", "invalid_key", "invalid_token", "scope_required"),
+    *("invalid_request", "invalid_input", "invalid_cursor", "rate_limited", "too_many_requests"),
+    *("overloaded", "stopping", "issuer_unavailable", "unavailable", "busy", "read_only"),
+    *("request_timeout", "deadline_exceeded", "storage_full", "damaged", "internal_error"),
 )
 """Errors of every operation."""
+OF_OWNERS: Final = ("owner_required", "invalid_owner", "wrong_owner")
+OF_OPERATORS: Final = ("bound_key",)
+OF_CHANGES: Final = (
+    *("invalid_json", "duplicate_key", "too_deep", "too_large"),
+    *("unsupported_media_type", "unsupported_encoding"),
+    *("invalid_idempotency_key", "idempotency_mismatch", "request_in_flight", "response_not_kept"),
+)
+"""Errors of requests that have a body, or that change something."""
+OF_SESSIONS: Final = ("session_not_found", "session_gone")
+
 OWN: Final[Mapping[str, tuple[int, str]]] = {
-    "bad_request": (400, "The request cannot be read."),
+    "bad_request": (400, "The request is not HTTP as the server reads it."),
+    "repeated_header": (400, "A header that may be sent once was sent twice."),
+    "invalid_path": (400, "The path is not UTF-8, encoded as in a URL."),
+    "invalid_json": (400, "The body is not JSON in UTF-8."),
+    "duplicate_key": (400, "An object of the body has the same key twice."),
+    "too_deep": (400, "The body is nested too deeply."),
     "invalid_cursor": (400, "The cursor is not from an earlier page of the same request."),
+    "invalid_owner": (400, "The header `Keepthread-Owner` is not UTF-8, encoded as in a URL."),
+    "invalid_idempotency_key": (400, "`Idempotency-Key` is not one text of 1 to 255 characters."),
     "owner_required": (400, "The key serves many owners, and no header names one."),
-    "unauthenticated": (401, "The key is missing, unknown, expired or revoked."),
+    "unauthenticated": (401, "The request has no credential."),
+    "invalid_key": (401, "The key is unknown, expired or revoked."),
+    "invalid_token": (401, "The token is not accepted."),
     "scope_required": (403, "The key does not have the scope that this needs."),
     "wrong_owner": (403, "The key is bound to another owner."),
+    "bound_key": (403, "The key is bound to an owner, so it cannot manage the tenant."),
+    "wrong_origin": (403, "The server does not answer pages of this origin."),
+    "request_timeout": (408, "The body did not arrive in time."),
+    "request_in_flight": (409, "The same request is being done; send it again later."),
+    "response_not_kept": (410, "The request was done before, and its response is not kept."),
+    "unsupported_encoding": (415, "The body is compressed."),
+    "unsupported_media_type": (415, "The body is not JSON."),
+    "wrong_host": (421, "The server does not have the name in the header `Host`."),
     "invalid_request": (422, "The request does not have the documented shape."),
+    "idempotency_mismatch": (422, "Another request had the same `Idempotency-Key`."),
     "precondition_required": (428, "The header `If-Match` is missing."),
-    "too_many_requests": (429, "The key sends too many requests; wait for `Retry-After`."),
+    "rate_limited": (429, "The key sends too many requests; wait as `Retry-After` says."),
+    "too_many_requests": (429, "The key has too many requests open."),
     "internal_error": (500, "The server failed."),
+    "overloaded": (503, "The server has as many requests as it takes."),
+    "stopping": (503, "The server is stopping; send requests to another worker."),
+    "issuer_unavailable": (503, "The identity provider's keys cannot be read now."),
+    "deadline_exceeded": (504, "It took too long; it may or may not have been done."),
 }
 """Errors of the server itself: the status and the meaning."""
-OF_SESSIONS: Final = ("session_not_found",)
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 Content: TypeAlias = Mapping[str, Any]
@@ -140,15 +174,19 @@ def operation(
             description=" ".join(text.split()),
             status_code=status,
             response_model=None,
-            response_class=PlainJSON
-            if "application/json" in reply.get("content", {})
-            else Response,
-            responses={**described_errors(*errors), **replies},
+            response_class=PlainJSON if is_json else Response,
+            responses={**described_errors(*_shared(method, scope), *errors), **replies},
             openapi_extra=described,
         )
         return endpoint
 
     return add
+
+
+def _shared(method: str, scope: str) -> tuple[str, ...]:
+    """Return the errors that an operation has in common with others."""
+    changes = () if method == "GET" else OF_CHANGES
+    return (*EVERYWHERE, *(OF_OPERATORS if scope == "admin" else OF_OWNERS), *changes)
 
 
 def scope_of(endpoint: Callable[..., Any]) -> str:
@@ -175,7 +213,7 @@ def _kinds(kind: type[KeepthreadError]) -> Iterator[type[KeepthreadError]]:
 def described_errors(*codes: str) -> dict[int | str, Any]:
     """Describe the errors of an operation by status, each code with its meaning."""
     found: dict[int | str, list[str]] = {}
-    for code in (*EVERYWHERE, *codes):
+    for code in dict.fromkeys(codes):
         status, meaning = status_of(code)
         found.setdefault(status, []).append(f"`{code}`: {meaning}")
     return {
