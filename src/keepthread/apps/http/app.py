@@ -1,0 +1,75 @@
+"""The application of one worker: the routes, and the layers around them."""
+
+from typing import TYPE_CHECKING, Final
+
+from fastapi import APIRouter, FastAPI
+from starlette.middleware.cors import CORSMiddleware
+
+import keepthread
+from keepthread.apps.http import health, problems
+from keepthread.apps.http.access import REQUEST_ID, Access, Count
+from keepthread.apps.http.auth import Authentication
+from keepthread.apps.http.caller import OWNER_HEADER
+from keepthread.apps.http.idempotency import HEADER, REPLAYED, Idempotency
+from keepthread.apps.http.json_input import JsonInput
+from keepthread.apps.http.limits import Deadlines, KeyLimits
+from keepthread.apps.http.origins import Origins
+from keepthread.apps.http.settings import HttpSettings
+from keepthread.apps.http.state import WorkerState
+from keepthread.memory.memory import Memory
+
+if TYPE_CHECKING:
+    from keepthread.protocols.server import ServerTables
+
+ROUTERS: Final[list[APIRouter]] = []
+"""What is served under `/v1`; one router for each resource."""
+
+
+def create_app(
+    memory: Memory,
+    tables: "ServerTables",
+    settings: HttpSettings | None = None,
+    *,
+    count: Count | None = None,
+) -> FastAPI:
+    """Return the application that serves an open memory. Whoever opened the memory closes it.
+
+    `count` is called after each request, for metrics.
+    """
+    state = WorkerState(memory, tables, settings or HttpSettings())
+    app = FastAPI(
+        title="keepthread",
+        version=keepthread.__version__,
+        openapi_url="/openapi.json",
+        # The pages of FastAPI load scripts from elsewhere.
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.keepthread = state
+    problems.install(app)
+    app.include_router(health.router)
+    for router in ROUTERS:
+        app.include_router(router, prefix="/v1")
+    _add_layers(app, state, count)
+    return app
+
+
+def _add_layers(app: FastAPI, state: WorkerState, count: Count | None) -> None:
+    """Wrap the routes; the last layer added is the first one to see a request."""
+    settings = state.settings
+    app.add_middleware(Idempotency, state=state)
+    app.add_middleware(JsonInput, settings=settings)
+    app.add_middleware(KeyLimits, settings=settings)
+    app.add_middleware(Authentication, state=state)
+    app.add_middleware(Deadlines, settings=settings)
+    app.add_middleware(Origins, settings=settings)
+    app.add_middleware(Access, count=count)
+    if settings.origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=sorted(settings.origins),
+            allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
+            allow_headers=["Authorization", "If-Match", "Last-Event-ID", OWNER_HEADER, HEADER],
+            expose_headers=["ETag", "Retry-After", REQUEST_ID, REPLAYED],
+        )

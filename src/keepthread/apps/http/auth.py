@@ -1,0 +1,98 @@
+"""Authentication: which tenant, owner and scopes a request's credential proves.
+
+It is a layer around all routes. A path that is not in `PUBLIC` needs a credential, also one that
+does not exist, so a new route cannot be forgotten. The credential is the header `Authorization`
+and nothing else: a key in an address would end up in logs and histories.
+"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
+
+from keepthread.apps.http.caller import OWNER_HEADER, Identity, identify, unauthenticated
+from keepthread.apps.http.keys import check_key
+from keepthread.apps.http.problems import Problem
+from keepthread.apps.http.state import WorkerState
+from keepthread.apps.http.tokens import Tokens
+from keepthread.stores.validation import check_id
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+PUBLIC: Final = frozenset({"/livez", "/readyz", "/openapi.json"})
+"""The paths that need no credential; they show nothing of any tenant."""
+
+_PREFIX: Final = "kt_"
+_INVALID: Final = (
+    "This key is unknown, expired or revoked; `keepthread keys list` shows those that hold."
+)
+_MISSING: Final = (
+    "This needs a credential: send the header `Authorization: Bearer kt_…`;"
+    " `keepthread keys create` makes a key."
+)
+
+
+class Authentication:
+    """Notes in the request's scope who sends it, or refuses it before its body is read."""
+
+    def __init__(self, app: "ASGIApp", state: WorkerState) -> None:
+        """Wrap an application."""
+        self._app = app
+        self._state = state
+        self._tokens = Tokens(state.settings.issuers, state.clock)
+
+    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        """Authenticate one request."""
+        if scope["type"] == "http" and scope["path"] not in PUBLIC:
+            await self._state.prepare()
+            identify(scope, await self.identity(scope))
+        await self._app(scope, receive, send)
+
+    async def identity(self, scope: "Scope") -> Identity:
+        """Return who sends a request; raise a problem if that is not proven."""
+        text = _credential(scope)
+        found = await (self._by_key if text.startswith(_PREFIX) else self._tokens.identity)(text)
+        return _with_owner(found, _one_header(scope, OWNER_HEADER))
+
+    async def _by_key(self, text: str) -> Identity:
+        key = (await check_key(self._state.tables, text, at=self._state.clock())).key
+        if key is None:
+            raise unauthenticated("invalid_key", _INVALID)
+        return Identity(
+            key_id=key.id,
+            tenant=key.tenant,
+            owner=key.owner,
+            bound=key.owner is not None,
+            scopes=key.scopes,
+        )
+
+
+def _credential(scope: "Scope") -> str:
+    scheme, _, text = (_one_header(scope, "Authorization") or "").partition(" ")
+    if scheme.lower() != "bearer" or not text.strip():
+        raise unauthenticated("unauthenticated", _MISSING)
+    return text.strip()
+
+
+def _one_header(scope: "Scope", name: str) -> str | None:
+    """Return a header that may be sent once, so that nobody in between can read another value."""
+    wanted = name.lower().encode()
+    found = [value for key, value in scope["headers"] if key.lower() == wanted]
+    if len(found) > 1:
+        raise Problem(400, "repeated_header", f"Send the header {name} once.")
+    return found[0].decode("latin-1") if found else None
+
+
+def _with_owner(identity: Identity, header: str | None) -> Identity:
+    """Return the identity for the owner that the header names, if the credential allows it."""
+    if header is None:
+        return identity
+    try:
+        owner = check_id(unquote(header, errors="strict"), "owner")
+    except UnicodeDecodeError:
+        raise Problem(
+            400, "invalid_owner", f"{OWNER_HEADER} is not UTF-8, encoded as in a URL."
+        ) from None
+    if identity.bound and owner != identity.owner:
+        raise Problem(403, "wrong_owner", "This key is bound to another owner.")
+    return replace(identity, owner=owner)

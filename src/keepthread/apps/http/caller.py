@@ -1,0 +1,167 @@
+"""Who calls: the identity that a credential proves, and the memory that it may reach.
+
+Handlers take a `Caller` from `needs("read")` and reach data through its memory only. The owner
+comes from the credential or, for a key of a program that serves many people, from the header
+`Keepthread-Owner`; never from a path, a query or a body, where a model's text could end up.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from fastapi import Depends, Request, Security
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+
+from keepthread.apps.http.keys import SCOPES
+from keepthread.apps.http.problems import Problem
+from keepthread.memory.owner import OwnerMemory
+
+if TYPE_CHECKING:
+    from keepthread.apps.http.state import WorkerState
+    from keepthread.protocols.server import ServerTables
+
+OWNER_HEADER: Final = "Keepthread-Owner"
+_IDENTITY: Final = "keepthread_identity"
+ROUTE: Final = "keepthread_route"
+"""Where the route of a request is noted, for logs and metrics."""
+
+_BEARER: Final = HTTPBearer(
+    auto_error=False,
+    scheme_name="credential",
+    description="An API key (`kt_…`, from `keepthread keys create`), or a token of the identity"
+    " provider that the server trusts.",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """What a credential proves, and the owner that the request is about."""
+
+    key_id: str
+    tenant: str
+    owner: str | None
+    """None if the key is not bound to an owner and the request names none."""
+    bound: bool
+    """Whether the credential itself names the owner."""
+    scopes: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Caller:
+    """One request's caller: the memory of the credential's tenant and owner, and the rights."""
+
+    memory: OwnerMemory
+    """The only way in which handlers reach data."""
+    tenant: str
+    owner: str
+    key_id: str
+    scopes: frozenset[str]
+    cursor_key: bytes = field(default=b"", repr=False)
+    """Signs cursors."""
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One request's caller, for what belongs to a tenant and not to an owner: keys and audit."""
+
+    tables: "ServerTables"
+    tenant: str
+    key_id: str
+    scopes: frozenset[str]
+    cursor_key: bytes = field(default=b"", repr=False)
+
+
+def identify(scope: Any, identity: Identity) -> None:
+    """Note in a request's scope who sent it."""
+    scope.setdefault("state", {})[_IDENTITY] = identity
+
+
+def identity_of(scope: Any) -> Identity | None:
+    """Return who sent a request; None if nobody was authenticated."""
+    return scope.get("state", {}).get(_IDENTITY)
+
+
+def state_of(request: Request) -> "WorkerState":
+    """Return the state of this worker: its tables, its settings, and whether it is stopping."""
+    return request.app.state.keepthread
+
+
+def needs(scope: str) -> Any:
+    """Return a dependency: the `Caller` if the credential has the scope, else a problem."""
+    return Depends(_dependency(scope, _caller))
+
+
+def needs_admin() -> Any:
+    """Return a dependency: the `Operator` if the key may manage its tenant, else a problem."""
+    return Depends(_dependency("admin", _operator))
+
+
+def _dependency(scope: str, make: Callable[[Request, Identity], Any]) -> Callable[..., Any]:
+    if scope not in SCOPES:
+        raise ValueError(f"{scope!r} is not a scope")
+
+    async def dependency(
+        request: Request,
+        _: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)],
+    ) -> Any:
+        request.scope.setdefault("state", {})[ROUTE] = request.scope.get("route")
+        identity = identity_of(request.scope)
+        if identity is None:
+            raise unauthenticated("unauthenticated", "This path needs a key.")
+        if scope not in identity.scopes:
+            raise Problem(
+                403,
+                "scope_required",
+                f"This needs a key with the scope {scope}; `keepthread keys create` makes one.",
+                headers={"WWW-Authenticate": _challenge("insufficient_scope", scope)},
+            )
+        return make(request, identity)
+
+    dependency.__name__ = f"needs_{scope}"
+    return dependency
+
+
+def _caller(request: Request, identity: Identity) -> Caller:
+    if identity.owner is None:
+        raise Problem(
+            400,
+            "owner_required",
+            f"This key serves many owners: name the owner in the header {OWNER_HEADER}.",
+        )
+    state = state_of(request)
+    return Caller(
+        memory=state.memory_of(identity.tenant).for_owner(identity.owner),
+        tenant=identity.tenant,
+        owner=identity.owner,
+        key_id=identity.key_id,
+        scopes=identity.scopes,
+        cursor_key=state.cursor_key,
+    )
+
+
+def _operator(request: Request, identity: Identity) -> Operator:
+    # A key of one owner could make itself a key of another.
+    if identity.bound:
+        raise Problem(
+            403,
+            "bound_key",
+            "A key that is bound to an owner cannot manage keys or audit.",
+        )
+    state = state_of(request)
+    return Operator(
+        tables=state.tables,
+        tenant=identity.tenant,
+        key_id=identity.key_id,
+        scopes=identity.scopes,
+        cursor_key=state.cursor_key,
+    )
+
+
+def unauthenticated(code: str, detail: str) -> Problem:
+    """Return the problem of a request without a valid credential."""
+    return Problem(401, code, detail, headers={"WWW-Authenticate": _challenge("invalid_token")})
+
+
+def _challenge(error: str, scope: str | None = None) -> str:
+    wanted = f', scope="{scope}"' if scope else ""
+    return f'Bearer realm="keepthread", error="{error}"{wanted}'

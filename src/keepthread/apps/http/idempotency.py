@@ -1,0 +1,165 @@
+"""`Idempotency-Key`: a request that is sent again is not done again, and gets the same response.
+
+The claim is in the store, so it holds across workers and restarts. Only responses of success are
+kept: after any other the request may be sent again and is tried again. A client that gave up does
+not undo anything: the request goes on, and its response waits for the next attempt.
+"""
+
+import asyncio
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.responses import Response
+
+from keepthread.apps.http.caller import Identity, identity_of
+from keepthread.apps.http.json_input import body_of
+from keepthread.apps.http.problems import Problem
+from keepthread.apps.http.settings import MIB
+from keepthread.apps.http.state import WorkerState
+from keepthread.protocols.server import Answer, Begun, RequestId
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+HEADER: Final = "Idempotency-Key"
+REPLAYED: Final = "Idempotency-Replayed"
+_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_MAX_KEY: Final = 255
+_MAX_BODY: Final = MIB
+_KEPT_HEADERS: Final = frozenset({"content-type", "etag", "location"})
+_NOT_KEPT: Final = ("/v1/keys",)
+"""Responses from here may hold new keys, which are stored nowhere."""
+_SUCCESS: Final = range(200, 300)
+
+
+class Idempotency:
+    """Wraps the routes; a request without the header passes as it is."""
+
+    def __init__(self, app: "ASGIApp", state: WorkerState) -> None:
+        """Wrap an application."""
+        self._app = app
+        self._state = state
+
+    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        """Do one request, or send the response that it had."""
+        identity = identity_of(scope)
+        key = _key(scope) if identity else None
+        body = body_of(scope) if key else None
+        # A body that streams is a blob, which is stored once by its content.
+        if identity is None or key is None or body is None:
+            await self._app(scope, receive, send)
+            return
+        request = _request(identity, key)
+        begun = await self._state.tables.begin_request(
+            request, _digest(scope, identity, body), self._state.clock()
+        )
+        if begun.state == "new":
+            work = self._state.spawn(self._do(scope, receive, request, begun))
+            answer = await asyncio.shield(work)
+        else:
+            answer = _known(begun)
+        await answer(scope, receive, send)
+
+    async def _do(
+        self, scope: "Scope", receive: "Receive", request: RequestId, begun: Begun
+    ) -> Response:
+        """Run the request to its end, and note its response; the client may be gone by then."""
+        recorder = _Recorder()
+        tables = self._state.tables
+        try:
+            await self._app(scope, receive, recorder.send)
+        except BaseException:
+            await tables.abandon_request(request, begun.token)
+            raise
+        if recorder.status in _SUCCESS:
+            secret = scope["path"].startswith(_NOT_KEPT)
+            await tables.end_request(request, begun.token, recorder.kept(secret=secret))
+        else:
+            await tables.abandon_request(request, begun.token)
+        return recorder.response()
+
+
+class _Recorder:
+    """Takes a response in place of the client."""
+
+    def __init__(self) -> None:
+        self.status = 500
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._parts: list[bytes] = []
+
+    async def send(self, message: "Message") -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self._headers = list(message.get("headers", ()))
+        elif message["type"] == "http.response.body":
+            self._parts.append(message.get("body", b""))
+
+    def kept(self, *, secret: bool) -> Answer:
+        """Return what is stored of it: the body unless it is large or secret."""
+        body = b"".join(self._parts)
+        pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in self._headers]
+        headers = tuple(pair for pair in pairs if pair[0].lower() in _KEPT_HEADERS)
+        return Answer(self.status, headers, None if secret or len(body) > _MAX_BODY else body)
+
+    def response(self) -> Response:
+        made = Response(b"".join(self._parts), self.status)
+        made.raw_headers = self._headers
+        return made
+
+
+def _known(begun: Begun) -> Response:
+    """Return the response that a request had, or raise the problem why there is none."""
+    if begun.state == "mismatch":
+        raise Problem(
+            422,
+            "idempotency_mismatch",
+            f"Another request had this {HEADER}; give each request a key of its own.",
+        )
+    if begun.answer is None:
+        raise Problem(
+            409,
+            "request_in_flight",
+            "The same request is being done; send it again to get its response.",
+            headers={"Retry-After": "1"},
+            retryable=True,
+        )
+    status, headers, body = begun.answer
+    if body is None:
+        raise Problem(
+            410,
+            "response_not_kept",
+            "This request was done before, and its response is not kept; read the result instead.",
+        )
+    return Response(body, status, headers={**dict(headers), REPLAYED: "true"})
+
+
+def _key(scope: "Scope") -> str | None:
+    if scope["method"] in _SAFE:
+        return None
+    name = HEADER.lower().encode()
+    found = [value.decode("latin-1") for key, value in scope["headers"] if key.lower() == name]
+    if not found:
+        return None
+    if len(found) > 1 or not 0 < len(found[0]) <= _MAX_KEY or not found[0].isprintable():
+        raise Problem(
+            400, "invalid_idempotency_key", f"{HEADER} is one text of 1 to {_MAX_KEY} characters."
+        )
+    return found[0]
+
+
+def _request(identity: Identity, key: str) -> RequestId:
+    # Two owners of one key's program do not share a request.
+    return RequestId(identity.tenant, identity.key_id, json.dumps([identity.owner, key]))
+
+
+def _digest(scope: "Scope", identity: Identity, body: bytes) -> bytes:
+    names = (b"if-match", b"content-type")
+    headers = [value for key, value in scope["headers"] if key.lower() in names]
+    path: bytes = scope.get("raw_path") or scope["path"].encode()
+    owner = (identity.owner or "").encode()
+    parts: list[Any] = [scope["method"].encode(), path, scope["query_string"], owner, *headers]
+    hashed = hashlib.sha256()
+    for part in (*parts, body):
+        hashed.update(len(part).to_bytes(8, "big") + part)
+    return hashed.digest()

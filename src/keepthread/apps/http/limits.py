@@ -1,0 +1,250 @@
+"""Limits: how often and how many at once, per key and in all, and how long a request may take.
+
+They count within one worker. A refused request was not begun, so its client may send it again
+after the seconds that `Retry-After` names.
+"""
+
+import asyncio
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from keepthread.apps.http.caller import identity_of
+from keepthread.apps.http.problems import Problem
+from keepthread.apps.http.settings import KIB, HttpSettings
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_SLOWEST: Final = 64 * KIB
+"""Bytes of a body that buy another second before the deadline."""
+_MANY: Final = 10_000
+
+
+class Deadlines:
+    """Ends requests that take too long, and refuses those that are too many."""
+
+    def __init__(self, app: "ASGIApp", settings: HttpSettings) -> None:
+        """Wrap an application."""
+        self._app = app
+        self._settings = settings
+        self._slots = Slots(settings.max_requests)
+
+    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        """Serve one request within its time."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        with self._slots.taken("") as release:
+            await self._timed(scope, receive, _releasing(send, release))
+
+    async def _timed(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        settings = self._settings
+        began = asyncio.get_running_loop().time()
+        received, complete, started = 0, False, False
+
+        async def timed_receive() -> "Message":
+            nonlocal received, complete
+            message = await receive()
+            if message["type"] == "http.request" and not complete:
+                received += len(message.get("body", b""))
+                complete = not message.get("more_body", False)
+                if not started:
+                    limit.reschedule(began + settings.deadline + received / _SLOWEST)
+            return message
+
+        async def timed_send(message: "Message") -> None:
+            nonlocal started
+            if not started:
+                started = True
+                limit.reschedule(None)
+            async with asyncio.timeout(settings.send_timeout):
+                await send(message)
+
+        limit = asyncio.timeout(settings.deadline)
+        try:
+            async with limit:
+                await self._app(scope, timed_receive, timed_send)
+        except TimeoutError:
+            if started or not limit.expired():
+                raise
+            raise _too_late(settings.deadline, complete=complete) from None
+
+
+def _too_late(seconds: float, *, complete: bool) -> Problem:
+    if complete:
+        return Problem(
+            504,
+            "deadline_exceeded",
+            f"This took longer than {seconds:g} seconds; it may or may not have been done. Send it"
+            " again with the same ids or Idempotency-Key.",
+            retryable=True,
+        )
+    return Problem(
+        408,
+        "request_timeout",
+        "The body did not arrive in time.",
+        headers={"Connection": "close"},
+        retryable=True,
+    )
+
+
+class Slots:
+    """Counts what runs now, by a name."""
+
+    def __init__(self, most: int) -> None:
+        """Take how many may run at the same time for one name."""
+        self._most = most
+        self._running: Counter[str] = Counter()
+
+    @contextmanager
+    def taken(self, name: str) -> Generator[Callable[[], None]]:
+        """Hold a slot; the function that it gives frees the slot before the end."""
+        if self._running[name] >= self._most:
+            raise _overloaded() if not name else _too_many(self._most)
+        self._running[name] += 1
+        held = True
+
+        def release() -> None:
+            nonlocal held
+            if held:
+                held = False
+                self._running[name] -= 1
+                if not self._running[name]:
+                    del self._running[name]
+
+        try:
+            yield release
+        finally:
+            release()
+
+
+class KeyLimits:
+    """Limits the requests of each key: how many at once, and how many per second."""
+
+    def __init__(
+        self,
+        app: "ASGIApp",
+        settings: HttpSettings,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Wrap an application."""
+        self._app = app
+        self._slots = Slots(settings.concurrency)
+        self._streams = Slots(settings.streams)
+        self._buckets = Buckets(settings.rate, settings.burst)
+        self._clock = clock
+
+    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        """Serve one request if its key has not used up what it may."""
+        identity = identity_of(scope)
+        if identity is None:
+            await self._app(scope, receive, send)
+            return
+        key = f"{identity.tenant} {identity.key_id}"
+        if seconds := self._buckets.wait(key, self._clock()):
+            raise Problem(
+                429,
+                "rate_limited",
+                "This key sends too many requests; wait as `Retry-After` says.",
+                headers={"Retry-After": str(math.ceil(seconds))},
+                retryable=True,
+            )
+        with self._slots.taken(key) as release:
+            await self._streamed(key, release, scope, receive, send)
+
+    async def _streamed(
+        self,
+        key: str,
+        release: Callable[[], None],
+        scope: "Scope",
+        receive: "Receive",
+        send: "Send",
+    ) -> None:
+        """Serve a request; an event stream, which lasts, moves to slots of its own."""
+        stream = self._streams.taken(key)
+        open_stream = False
+
+        async def counted(message: "Message") -> None:
+            nonlocal open_stream
+            if _begins_stream(message):
+                stream.__enter__()
+                open_stream = True
+                release()
+            await send(message)
+
+        try:
+            await self._app(scope, receive, counted)
+        finally:
+            if open_stream:
+                stream.__exit__(None, None, None)
+
+
+class Buckets:
+    """Token buckets: each name has `burst` tokens, and gets `rate` of them back per second."""
+
+    def __init__(self, rate: float, burst: int) -> None:
+        """Take the rate per second; 0 is no limit."""
+        self._rate = rate
+        self._burst = burst
+        self._left: dict[str, tuple[float, float]] = {}
+
+    def wait(self, name: str, now: float) -> float:
+        """Take a token and return 0, or return in how many seconds there will be one."""
+        if not self._rate:
+            return 0.0
+        left, at = self._left.get(name, (float(self._burst), now))
+        left = min(self._burst, left + (now - at) * self._rate)
+        if left < 1:
+            self._left[name] = (left, now)
+            return (1 - left) / self._rate
+        self._left[name] = (left - 1, now)
+        if len(self._left) > _MANY:
+            self._drop_full(now)
+        return 0.0
+
+    def _drop_full(self, now: float) -> None:
+        """Leave out names that have all their tokens again, as those that are unknown have."""
+        full = self._burst / self._rate
+        self._left = {name: each for name, each in self._left.items() if now - each[1] < full}
+
+
+def _releasing(send: "Send", release: Callable[[], None]) -> "Send":
+    """Free the slot of a request when it turns out to be an event stream."""
+
+    async def released(message: "Message") -> None:
+        await send(message)
+        if _begins_stream(message):
+            release()
+
+    return released
+
+
+def _begins_stream(message: "Message") -> bool:
+    return message["type"] == "http.response.start" and any(
+        name.lower() == b"content-type" and value.startswith(b"text/event-stream")
+        for name, value in message.get("headers", ())
+    )
+
+
+def _overloaded() -> Problem:
+    return Problem(
+        503,
+        "overloaded",
+        "The server has as many requests as it takes; send this one again.",
+        headers={"Retry-After": "1"},
+        retryable=True,
+    )
+
+
+def _too_many(most: int) -> Problem:
+    return Problem(
+        429,
+        "too_many_requests",
+        f"This key has {most} requests open, and may not have more; send this one again later.",
+        headers={"Retry-After": "1"},
+        retryable=True,
+    )

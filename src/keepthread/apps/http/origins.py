@@ -1,0 +1,80 @@
+"""Which names and web pages may reach the server: the headers `Host` and `Origin`.
+
+A page on the web can make a visitor's browser send requests to `localhost`, by an address of its
+own that leads there (DNS rebinding) or directly. Such a request names another host, or the page as
+its origin, and is refused before anything else happens.
+"""
+
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote_to_bytes
+
+from keepthread.apps.http.problems import Problem
+from keepthread.apps.http.settings import HttpSettings
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+HEALTH: Final = frozenset({"/livez", "/readyz"})
+"""What load balancers ask by the machine's address."""
+
+
+class Origins:
+    """Refuses requests that name another host, or come from a page that is not allowed."""
+
+    def __init__(self, app: "ASGIApp", settings: HttpSettings) -> None:
+        """Wrap an application."""
+        self._app = app
+        self._settings = settings
+
+    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        """Check one request."""
+        if scope["type"] == "websocket":
+            raise Problem(400, "no_websockets", "This server has no WebSockets.")
+        if scope["type"] == "http":
+            self._check(scope)
+        await self._app(scope, receive, send)
+
+    def _check(self, scope: "Scope") -> None:
+        _check_path(scope)
+        hosts = _values(scope, b"host")
+        if scope["path"] not in HEALTH and not self._knows(hosts):
+            raise Problem(
+                421,
+                "wrong_host",
+                "This server does not go by that name; `keepthread serve --allow-host NAME`"
+                " adds one.",
+            )
+        own = f"{scope.get('scheme', 'http')}://{hosts[0]}" if hosts else None
+        for origin in _values(scope, b"origin"):
+            if origin != own and origin not in self._settings.origins:
+                raise Problem(
+                    403,
+                    "wrong_origin",
+                    "Pages of this origin may not call the server; `keepthread serve"
+                    " --allow-origin URL` lets them.",
+                )
+
+    def _knows(self, hosts: list[str]) -> bool:
+        if len(hosts) != 1:
+            return False
+        return self._settings.any_host or _name(hosts[0]) in self._settings.hosts
+
+
+def _name(host: str) -> str:
+    """Return a host without its port, in lower case."""
+    if host.startswith("["):
+        return (host.partition("]")[0] + "]").lower()
+    return host.partition(":")[0].removesuffix(".").lower()
+
+
+def _values(scope: "Scope", name: bytes) -> list[str]:
+    return [value.decode("latin-1") for key, value in scope["headers"] if key.lower() == name]
+
+
+def _check_path(scope: "Scope") -> None:
+    """Refuse a path that is not UTF-8: two of them would be decoded to the same id."""
+    raw: bytes = scope.get("raw_path") or b""
+    try:
+        unquote_to_bytes(raw).decode()
+    except UnicodeDecodeError:
+        raise Problem(400, "invalid_path", "The path is not UTF-8, encoded as in a URL.") from None

@@ -1,0 +1,168 @@
+"""`keepthread serve`: bind the address, check that it is safe to, and run the workers.
+
+With several workers, each is a process with a memory of its own, and this one starts another in
+place of one that died.
+"""
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from typing import Any, Final
+
+from keepthread.apps.http.access import LOG
+from keepthread.apps.http.metrics import FOLDER_VARIABLE, expose, sum_of_workers
+from keepthread.apps.http.settings import is_loopback
+from keepthread.apps.http.worker import STARTUP_FAILED, Work, log_lines, run_process, serve
+from keepthread.errors import InvalidInput, Unavailable
+
+_BACKLOG: Final = 2048
+_TICK: Final = 0.5
+_PAUSE: Final = 1.0
+"""Seconds before a worker is replaced, which may die at once again."""
+_PAGE: Final = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bind:
+    """Where the server listens."""
+
+    host: str = "127.0.0.1"
+    port: int = 8765
+    workers: int = 1
+    metrics: tuple[str, int] | None = None
+
+
+def run(work: Work, bind: Bind, announce: Callable[[str], object]) -> int:
+    """Serve until a signal; return the exit status."""
+    for note in asyncio.run(check(work, bind)):
+        announce(note)
+    scheme = "https" if work.tls_cert else "http"
+    with _listener(bind) as listener:
+        host, port = listener.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        announce(f"serving on {scheme}://{shown}:{port}; Ctrl-C stops it")
+        log_lines()
+        if bind.workers > 1:
+            return _supervise(work, bind, listener)
+        asyncio.run(serve(replace(work, metrics=bind.metrics), listener))
+    return 0
+
+
+async def check(work: Work, bind: Bind) -> list[str]:
+    """Open the store once; refuse what is not safe, and return what the user should know."""
+    async with work.open_memory() as memory:
+        tables = memory.store.server_tables()
+        await tables.secret("cursor")  # made once, before several workers would
+        now = time.time()
+        after, valid = None, False
+        while not valid and (page := await tables.list_keys(after=after, limit=_PAGE)):
+            valid = any(key.is_valid(now) for key in page)
+            after = page[-1].id
+    notes: list[str] = []
+    if not valid and not work.settings.issuers:
+        if not is_loopback(bind.host):
+            raise InvalidInput(
+                f"{bind.host} can be reached from other machines, and no key exists yet:"
+                " create a key with `keepthread keys create`, or name an identity provider"
+                " (setting server.issuer)"
+            )
+        notes.append("no key is valid yet: `keepthread keys create` makes one")
+    if not is_loopback(bind.host) and not work.tls_cert:
+        notes.append(
+            "without TLS, keys and messages can be read on the way: give --tls-cert and --tls-key,"
+            " or put a reverse proxy with TLS in front"
+        )
+    return notes
+
+
+@contextmanager
+def _listener(bind: Bind) -> Generator[socket.socket]:
+    try:
+        found = socket.getaddrinfo(bind.host, bind.port, type=socket.SOCK_STREAM)
+        family, *_, address = found[0]
+        listener = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise Unavailable(
+            f"cannot listen on {bind.host}:{bind.port}: {error.strerror or error}; is the port"
+            " taken? --port chooses another"
+        ) from None
+    with listener:
+        listener.setblocking(False)
+        yield listener
+
+
+def _supervise(work: Work, bind: Bind, listener: socket.socket) -> int:
+    """Keep as many workers running as were asked for, until a signal."""
+    with tempfile.TemporaryDirectory(prefix="keepthread-metrics-") as folder:
+        shown = None
+        if bind.metrics:
+            os.environ[FOLDER_VARIABLE] = folder
+            shown = expose(*bind.metrics, sum_of_workers(folder))
+        workers = Workers(lambda: _start(work, listener), bind.workers)
+        try:
+            return workers.run()
+        finally:
+            os.environ.pop(FOLDER_VARIABLE, None)
+            if shown is not None:
+                shown.shutdown()
+
+
+def _start(work: Work, listener: socket.socket) -> BaseProcess:
+    process = multiprocessing.get_context("spawn").Process(
+        target=run_process, args=(work, listener), name="keepthread-worker"
+    )
+    process.start()
+    return process
+
+
+class Workers:
+    """Several processes that do the same; one that dies is replaced."""
+
+    def __init__(self, start: Callable[[], BaseProcess], number: int) -> None:
+        """Take what starts one."""
+        self._start = start
+        self._number = number
+        self._running: list[BaseProcess] = []
+        self._stopping = False
+
+    def run(self) -> int:
+        """Keep them running until a signal or a failure to start; return the exit status."""
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, self._stop)
+        status = 0
+        while self._running or not self._stopping:
+            if not self._stopping:
+                status = self._replace()
+            wait([each.sentinel for each in self._running], _TICK)
+        return status
+
+    def _replace(self) -> int:
+        """Start those that are missing; return a status if it makes no sense to go on."""
+        ended = [each for each in self._running if not each.is_alive()]
+        for each in ended:
+            LOG.error("worker ended", extra={"fields": {"pid": each.pid, "status": each.exitcode}})
+            if each.exitcode == STARTUP_FAILED:
+                self._stop()
+                return STARTUP_FAILED
+        self._running = [each for each in self._running if each.is_alive()]
+        while len(self._running) < self._number:
+            if ended:
+                time.sleep(_PAUSE)
+            self._running.append(self._start())
+        return 0
+
+    def _stop(self, *_: Any) -> None:
+        """Ask all to stop."""
+        self._stopping = True
+        for each in self._running:
+            if each.is_alive():
+                each.terminate()

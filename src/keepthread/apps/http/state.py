@@ -1,0 +1,66 @@
+"""The state of one worker: the memory it serves, its tables, and what it is doing now."""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from keepthread.apps.http.settings import HttpSettings
+from keepthread.memory.memory import Memory
+
+if TYPE_CHECKING:
+    from keepthread.protocols.server import ServerTables
+
+
+class WorkerState:
+    """What the layers and handlers of one worker share; `state_of(request)` returns it."""
+
+    def __init__(
+        self,
+        memory: Memory,
+        tables: "ServerTables",
+        settings: HttpSettings,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Take an open memory, the server's tables and the settings."""
+        self.tables = tables
+        self.settings = settings
+        self.clock = clock
+        self.stopping = asyncio.Event()
+        """Set when the server begins to stop: event streams end, and `/readyz` says so."""
+        self._memory = memory
+        self._cursor_key = b""
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def prepare(self) -> None:
+        """Load what every request needs, once; raise if the store cannot be read."""
+        if not self._cursor_key:
+            self._cursor_key = await self.tables.secret("cursor")
+
+    @property
+    def cursor_key(self) -> bytes:
+        """Return what signs cursors; `prepare` has loaded it before any handler runs."""
+        assert self._cursor_key
+        return self._cursor_key
+
+    def memory_of(self, tenant: str) -> Memory:
+        """Return a tenant's memory."""
+        return self._memory.tenant(tenant)
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Start work that outlives its request; `finish` waits for it."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # nobody else may ask, and asyncio would log its text
+
+    async def finish(self) -> None:
+        """Wait for work that outlived its request, for as long as a shutdown may take."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=self.settings.drain)
