@@ -48,6 +48,9 @@ GROUPS: Final[Mapping[str, Mapping[str, Listed]]] = {
             "tools", "tools", "List MCP servers, add one, or test them with their tools."
         ),
     },
+    "Serve": {
+        "serve": Listed("serve", "serve", "Serve the memory over HTTP, until Ctrl-C."),
+    },
     "Browse": {
         "sessions": Listed("sessions", "sessions", "List sessions, latest activity first."),
         "show": Listed(
