@@ -129,6 +129,12 @@ class DurabilityTooLow(KeepthreadError):
     code = "durability_too_low"
 
 
+class Denied(KeepthreadError):
+    """A keepthread server refuses the key, or the key lacks a right. Use another key."""
+
+    code = "denied"
+
+
 class NotIsolated(KeepthreadError):
     """The database role bypasses row-level security, so tenants would not be isolated."""
 

@@ -10,9 +10,11 @@ from collections.abc import (
     Sequence,
 )
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from keepthread.context.views import View
+from keepthread.errors import InvalidInput
 from keepthread.memory.admin import Admin
 from keepthread.memory.options import Options
 from keepthread.memory.owner import OwnerMemory
@@ -44,6 +46,13 @@ if TYPE_CHECKING:
     from keepthread.stores.outbox.store import Outbox
 
 DEFAULT_OWNER: Final = "default"
+_OF_SERVERS: Final = ("http", "https")
+
+
+async def _remote(url: str, key: str | None, seconds: float | None, **settings: object) -> "Memory":
+    from keepthread.memory.remote.memory import open_remote  # noqa: PLC0415 - it is a Memory, too
+
+    return await open_remote(url, key, seconds, settings)
 
 
 class Memory:
@@ -85,6 +94,7 @@ class Memory:
         timeout: float | None = None,
         clock: Callable[[], float] = time.time,
         ids: Callable[[], str] = new_id,
+        key: str | None = None,
     ) -> "Opening":
         """Open `sqlite:///path` (four slashes for an absolute path), a server's URL, or `ram://`.
 
@@ -106,7 +116,33 @@ class Memory:
           them when it is back.
         - `timeout`: for how many seconds a call waits for a store that is busy or away.
         - `clock`, `ids`: return the time in seconds since 1970, and a new unique id.
+        - `key`: the API key, if the URL is that of a keepthread server (`https://…`). The server's
+          settings then decide how contexts are built, and the other arguments but `timeout` are
+          refused.
         """
+        if isinstance(url, str) and url.partition("://")[0] in _OF_SERVERS:  # pyright: ignore[reportUnnecessaryIsInstance]
+            return Opening(
+                partial(
+                    _remote,
+                    url,
+                    key,
+                    timeout,
+                    views=views,
+                    counter=counter,
+                    compaction=compaction,
+                    embedder=embedder,
+                    extraction=extraction,
+                    recall=None if recall == "session" else recall,
+                    keep_why=keep_why or None,
+                    providers=providers,
+                    tracer=tracer,
+                    durability=durability,
+                    outbox=outbox,
+                    tenant=None if tenant == "default" else tenant,
+                )
+            )
+        if key is not None:
+            raise InvalidInput("`key` is for a keepthread server: https://… or http://localhost")
         options = Options(
             views=views,
             counter=counter,

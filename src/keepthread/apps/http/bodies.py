@@ -240,6 +240,21 @@ class ToolQueryBody(Body):
     author: Name | None = None
 
 
+class TurnToolBody(ToolResultBody):
+    """The result of a tool that the client ran in a turn."""
+
+    call_id: str | None = Field(default=None, description="The call of the model it answers.")
+    cache_turns: Position = Field(default=0, description="For how many turns it is cached.")
+
+
+class MemoryToolBody(Body):
+    """A model's call of a tool of the memory."""
+
+    name: Literal["remember", "search_memory"]
+    arguments: Values = Field(default={}, examples=[{"query": "food"}])
+    call_id: str | None = Field(default=None, description="The call of the model it answers.")
+
+
 class NoteBody(Body):
     """Text that the program knows, such as an open file."""
 

@@ -91,6 +91,11 @@ def needs(scope: str) -> Any:
     return Depends(_dependency(scope, _caller))
 
 
+def needs_identity(scope: str) -> Any:
+    """Return a dependency: the `Identity` if the credential has the scope, without an owner."""
+    return Depends(_dependency(scope, lambda _, identity: identity))
+
+
 def needs_admin() -> Any:
     """Return a dependency: the `Operator` if the key may manage its tenant, else a problem."""
     return Depends(_dependency("admin", _operator))

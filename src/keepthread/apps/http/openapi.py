@@ -15,14 +15,16 @@ from keepthread.apps.http.replies import (
     FullText,
     KeyInfo,
     Outcome,
+    RecordedText,
     TurnState,
+    WhoCalls,
 )
 from keepthread.protocols.server import AuditEntry
 from keepthread.schema import all_schemas, json_schema
 
 _DEFS: Final = "#/$defs/"
 _OWN: Final = (
-    *(TurnState, BuiltContext, Outcome, CachedText, FullText),
+    *(TurnState, BuiltContext, Outcome, CachedText, FullText, RecordedText, WhoCalls),
     *(KeyInfo, CreatedKey, AuditEntry),
 )
 """Types of replies that the library does not publish itself."""

@@ -9,18 +9,27 @@ from typing import Annotated, Any, Final, TypeAlias, TypeVar, get_type_hints
 from fastapi import APIRouter, Path, Query, Response
 
 from keepthread.apps.http.bodies import MAX_PAGE
-from keepthread.apps.http.caller import Caller, Operator, needs, needs_admin
+from keepthread.apps.http.caller import (
+    Caller,
+    Identity,
+    Operator,
+    needs,
+    needs_admin,
+    needs_identity,
+)
 from keepthread.apps.http.problems import MEDIA_TYPE, STATUS
 from keepthread.apps.http.replies import PlainJSON
 from keepthread.errors import KeepthreadError
 from keepthread.stores.validation import MAX_ID
 
 Reads: TypeAlias = Annotated[Caller, needs("read")]
+Identifies: TypeAlias = Annotated[Identity, needs_identity("read")]
 Writes: TypeAlias = Annotated[Caller, needs("write")]
 Forgets: TypeAlias = Annotated[Caller, needs("forget")]
 Administers: TypeAlias = Annotated[Operator, needs_admin()]
 _SCOPES: Final = (
     (Reads, "read"),
+    (Identifies, "read"),
     (Writes, "write"),
     (Forgets, "forget"),
     (Administers, "admin"),

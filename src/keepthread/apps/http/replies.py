@@ -83,6 +83,21 @@ class CachedText(NamedTuple):
     result: str | None
 
 
+class RecordedText(NamedTuple):
+    """The text that is recorded for a tool."""
+
+    text: str
+
+
+class WhoCalls(NamedTuple):
+    """What the credential proves."""
+
+    tenant: str
+    owner: str | None
+    """The owner that it is bound to; null if each request names one."""
+    scopes: Sequence[str]
+
+
 class FullText(NamedTuple):
     """All of a message's text."""
 

@@ -13,11 +13,12 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
+from keepthread.apps.http.bodies import MAX_PAGE
 from keepthread.apps.http.caller import Caller, state_of
 from keepthread.apps.http.cursors import sign
-from keepthread.apps.http.operations import Reads, operation, returns_bytes
+from keepthread.apps.http.operations import Reads, operation, returns_bytes, returns_page
 from keepthread.apps.http.problems import problem_of
-from keepthread.apps.http.replies import cursor_of
+from keepthread.apps.http.replies import cursor_of, page_of
 from keepthread.errors import KeepthreadError
 from keepthread.schema import to_json
 from keepthread.types import Change, Page
@@ -62,6 +63,28 @@ async def watch_events(
     page = await caller.memory.changes(after=start, limit=limit)
     events = stream(caller, page, state_of(request).stopping)
     return StreamingResponse(events, media_type=EVENT_STREAM, headers=_HEADERS)
+
+
+@operation(router, "GET", "/changes", returns_page(Change), errors=("cursor_expired",))
+async def list_changes(
+    caller: Reads,
+    after: Annotated[
+        str | None, Query(description="The `next` of the page before, unchanged.")
+    ] = None,
+    limit: Annotated[int, Query(ge=0, le=MAX_PAGE, description="The size of the page.")] = 100,
+    wait: Annotated[
+        float, Query(ge=0, le=HEARTBEAT, description="Seconds to wait if there is no change.")
+    ] = 0.0,
+) -> Response:
+    """List the owner's changes after a cursor: each says what was written, without the text.
+
+    `next` is there also if the page is empty. Without `after` the list begins with the oldest
+    change that is kept; `limit=0` returns the cursor of the present. `watch_events` is the same as
+    a stream.
+    """
+    start = cursor_of(caller, "list_changes", after)
+    page = await caller.memory.changes(after=start, limit=limit, wait=wait)
+    return page_of(caller, "list_changes", page)
 
 
 async def stream(

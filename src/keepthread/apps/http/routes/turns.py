@@ -5,15 +5,17 @@ turn is entered but never left: a request that fails must not close the open too
 client may still answer them.
 """
 
-from typing import Final
+from typing import Any, Final
 
 from fastapi import APIRouter, Response
 
 from keepthread.apps.http.bodies import (
     ContextBody,
     FinishBody,
+    MemoryToolBody,
     MessagesBody,
     TurnBody,
+    TurnToolBody,
     attachments,
 )
 from keepthread.apps.http.caller import Caller
@@ -27,7 +29,7 @@ from keepthread.apps.http.operations import (
     returns,
     returns_page,
 )
-from keepthread.apps.http.replies import BuiltContext, TurnState, page_of, reply
+from keepthread.apps.http.replies import BuiltContext, RecordedText, TurnState, page_of, reply
 from keepthread.apps.http.routes.contexts import built
 from keepthread.errors import InvalidInput
 from keepthread.memory.turn import Turn
@@ -141,3 +143,44 @@ async def finish_turn(
     answer = body.message.message() if body.message else body.text or ""
     stored = await resumed.finish(answer, usage=body.usage, truncated=body.truncated)
     return reply(stored)
+
+
+@operation(
+    router,
+    "POST",
+    f"{ONE}/tools",
+    returns(RecordedText, "The text that is recorded: the cached one if there is one."),
+    errors=(*_ERRORS, "conflict", "too_large"),
+)
+async def record_tool(
+    caller: Writes, session: SessionId, turn: TurnId, body: TurnToolBody
+) -> Response:
+    """Record the result of a tool that the client ran, and cache it for some turns.
+
+    With a `call_id` it answers a call that was appended before; else call and result are recorded.
+    """
+
+    def ran(**_: object) -> Any:
+        return body.result
+
+    resumed = await _resumed(caller, session, turn)
+    text = await resumed.tool(
+        body.name, body.arguments, ran, call_id=body.call_id, cache_turns=body.cache_turns
+    )
+    return reply(RecordedText(text))
+
+
+@operation(
+    router,
+    "POST",
+    f"{ONE}/memory-tools",
+    returns(RecordedText, "What the model is told."),
+    errors=(*_ERRORS, "conflict", "too_large", "unsupported"),
+)
+async def run_memory_tool(
+    caller: Writes, session: SessionId, turn: TurnId, body: MemoryToolBody
+) -> Response:
+    """Run `remember` or `search_memory` for a model, and record call and result."""
+    resumed = await _resumed(caller, session, turn)
+    text = await resumed.memory_tool(body.name, body.arguments, call_id=body.call_id)
+    return reply(RecordedText(text))

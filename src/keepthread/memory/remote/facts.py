@@ -1,0 +1,182 @@
+"""The facts about one owner on a server."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Literal
+
+from keepthread.errors import NotFound, Unsupported
+from keepthread.memory.facts.facts import Facts
+from keepthread.memory.facts.types import Extracted, Fact, Found, Loaded
+from keepthread.memory.remote.connection import given, segment
+from keepthread.memory.remote.requests import PAGE, Requests
+from keepthread.memory.remote.values import from_json
+from keepthread.stores.validation import check_id, seconds_of
+from keepthread.types import JSON, Message, Page
+
+
+class RemoteFacts(Facts):
+    """The facts about one owner on a server; get it from `OwnerMemory.facts`."""
+
+    def __init__(self, requests: Requests) -> None:
+        """Take requests of the owner."""
+        self._requests = requests.below("/facts")
+        self._connection = requests.connection
+
+    @property
+    def owner(self) -> str:
+        """Return whose facts they are."""
+        return self._requests.owner
+
+    async def remember(  # noqa: PLR0913 - all that can be said about a fact
+        self,
+        text: str,
+        *,
+        subject: str = "",
+        attribute: str = "",
+        value: str = "",
+        many: bool = False,
+        session: str | None = None,
+        messages: Sequence[Message | str] = (),
+        since: float | datetime | None = None,
+        until: float | datetime | None = None,
+        agent: str = "",
+        by: Literal["owner", "model"] = "owner",
+        source: str = "",
+    ) -> Fact:
+        """Note a fact and return it; one that is already noted is returned unchanged."""
+        body = {
+            "text": text,
+            "subject": subject,
+            "attribute": attribute,
+            "value": value,
+            "many": many,
+            "messages": [m.id if isinstance(m, Message) else m for m in messages],
+            "agent": agent,
+            "by": by,
+            "source": source,
+            **given(
+                session=session,
+                since=seconds_of(since, "since"),
+                until=seconds_of(until, "until"),
+            ),
+        }
+        return from_json(Fact, await self._json("POST", "", body))
+
+    async def list(
+        self,
+        *,
+        all: bool = False,  # noqa: A002 - what people would say
+        at: float | datetime | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Page[Fact]:
+        """Return the facts that hold or wait to be confirmed, oldest first, or all facts."""
+        found: list[Fact] = []
+        while True:
+            size = PAGE if limit is None else min(PAGE, limit - len(found))
+            query = {"all": all, "limit": size, **given(at=seconds_of(at, "at"), cursor=cursor)}
+            page = await self._connection.page(Fact, self._requests.route("GET", "", query=query))
+            found += page
+            cursor = page.next
+            if cursor is None or (limit is not None and len(found) >= limit):
+                return Page(found, cursor=cursor)
+
+    async def get(self, key: str) -> Fact | None:
+        """Return one fact, or None."""
+        try:
+            return from_json(Fact, await self._json("GET", _path(key)))
+        except NotFound:
+            return None
+
+    async def history(self, key: str) -> Found:
+        """Return all facts of a fact's slot, oldest first, with their earlier wordings."""
+        try:
+            route = self._requests.route("GET", f"{_path(key)}/history")
+            return await self._connection.page(Fact, route)
+        except NotFound:
+            return []
+
+    async def search(self, query: str, *, limit: int = 10) -> Found:
+        """Return the facts that share words with a question, the best first."""
+        route = self._requests.route("POST", "/search", {"query": query, "limit": limit})
+        return await self._connection.page(Fact, route)
+
+    async def edit(
+        self,
+        key: str,
+        *,
+        text: str | None = None,
+        subject: str | None = None,
+        attribute: str | None = None,
+        value: str | None = None,
+        since: float | datetime | None = None,
+        until: float | datetime | None = None,
+        version: str | None = None,
+    ) -> Fact:
+        """Correct a fact by its owner's word; None leaves a field as it is."""
+        body = given(
+            text=text,
+            subject=subject,
+            attribute=attribute,
+            value=value,
+            since=seconds_of(since, "since"),
+            until=seconds_of(until, "until"),
+        )
+        match = {"If-Match": "*" if version is None else f'"{version}"'}
+        route = self._requests.route("PATCH", _path(key), body, headers=match)
+        return from_json(Fact, await self._connection.json(route))
+
+    async def confirm(self, key: str) -> Fact:
+        """Take a fact out of quarantine: its owner vouches for it."""
+        return from_json(Fact, await self._json("POST", f"{_path(key)}/confirm"))
+
+    async def forget(self, key: str) -> int:
+        """Forget a fact in every place it was said; return how many there were."""
+        try:
+            return (await self._json("DELETE", _path(key)))["count"]
+        except NotFound:
+            return 0
+
+    # --- what needs the store ---
+
+    async def to_markdown(self) -> str:
+        """Raise `Unsupported`: documents of facts are made where the store is opened."""
+        raise _not_here()
+
+    async def from_markdown(self, text: str, *, prune: bool = False) -> Loaded:
+        """Raise `Unsupported`; see `to_markdown`."""
+        del text, prune
+        raise _not_here()
+
+    async def to_json(self) -> JSON:
+        """Raise `Unsupported`; see `to_markdown`."""
+        raise _not_here()
+
+    async def from_json(self, value: JSON) -> Loaded:
+        """Raise `Unsupported`; see `to_markdown`."""
+        del value
+        raise _not_here()
+
+    async def extract(self, session: str | None = None) -> int:
+        """Raise `Unsupported`: the server extracts facts by its own settings."""
+        del session
+        raise _not_here()
+
+    async def extracted(self) -> Extracted:
+        """Raise `Unsupported`; see `extract`."""
+        raise _not_here()
+
+    # --- inside ---
+
+    async def _json(self, method: str, path: str, body: Any = None) -> Any:
+        return await self._connection.json(self._requests.route(method, path, body))
+
+
+def _path(key: str) -> str:
+    return f"/{segment(check_id(key, 'a key'))}"
+
+
+def _not_here() -> Unsupported:
+    return Unsupported(
+        "documents and the extraction of facts need the store itself; open it by its own URL"
+    )

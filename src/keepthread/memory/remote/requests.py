@@ -1,0 +1,169 @@
+"""Requests about one owner's data, and the bodies and values that sessions and turns share."""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, Final
+
+from keepthread.context.context import Context
+from keepthread.context.why import Why
+from keepthread.errors import InvalidInput
+from keepthread.memory.remote.connection import OWNER_HEADER, Connection, Route, given, segment
+from keepthread.memory.remote.values import from_json
+from keepthread.memory.session import Messages
+from keepthread.stores.codec import new_id
+from keepthread.stores.rows import check_positions
+from keepthread.types import JSON, Attachment, Message, Page, Selection, SessionInfo
+
+PAGE: Final = 200
+"""Items in one response."""
+
+
+class Requests:
+    """Requests about one owner's data, below a path."""
+
+    def __init__(self, connection: Connection, owner: str, path: str = "") -> None:
+        """Take the owner that the server is asked about, and where the paths begin."""
+        self.connection = connection
+        self.owner = owner
+        self._path = path
+        self._headers = {OWNER_HEADER: segment(owner)}
+
+    def below(self, path: str) -> "Requests":
+        """Return requests below a longer path."""
+        return Requests(self.connection, self.owner, self._path + path)
+
+    def route(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Route:
+        """Return a request of this owner."""
+        return Route(method, self._path + path, body, query, {**self._headers, **(headers or {})})
+
+
+class RemoteContext(Context):
+    """A context that a server built; it is rendered here."""
+
+    def __init__(self, value: Mapping[str, Any], *, is_text: bool) -> None:
+        """Read what the server sent."""
+        why = from_json(Why, value["why"])
+        messages = [from_json(Message, each) for each in value["messages"]]
+        super().__init__(
+            Selection(value["budget"], value["tokens"], value["system"], messages, why.choices),
+            is_text=is_text,
+        )
+        self._truncated: frozenset[int] = frozenset(value["truncated"])
+
+    @cached_property
+    def truncated(self) -> frozenset[int]:
+        """Return the positions of messages that are shown with their middle left out."""
+        return self._truncated
+
+
+class RemoteMessages(Messages):
+    """The messages of a session on a server."""
+
+    def __init__(
+        self, requests: Requests, after: int, limit: int | None, before: int | None
+    ) -> None:
+        """Take what `Session.messages` was called with; nothing is read yet."""
+        check_positions(after=after, before=before, limit=limit)
+        self._requests = requests
+        self._after = after
+        self._limit = limit
+        self._before = before
+
+    async def __aiter__(self) -> AsyncGenerator[Message]:
+        """Yield them, reading a page at a time."""
+        if self._before is not None and self._limit is not None:
+            for message in await self._newest(self._limit, self._before):
+                yield message
+            return
+        left = self._limit
+        # Messages that the body of the loop appends are left out: it would never end.
+        end = await self._end()
+        cursor: str | None = None
+        while left is None or left > 0:
+            size = PAGE if left is None else min(left, PAGE)
+            page = await self._page("oldest", size, end, cursor)
+            for message in page:
+                yield message
+            cursor = page.next
+            if cursor is None:
+                return
+            left = None if left is None else left - len(page)
+
+    async def read(self) -> list[Message]:
+        """Return them as a list."""
+        return [message async for message in self]
+
+    async def _end(self) -> int:
+        info = from_json(
+            SessionInfo, await self._requests.connection.json(self._requests.route("GET", ""))
+        )
+        end = info.messages + 1
+        return end if self._before is None else min(end, self._before)
+
+    async def _newest(self, limit: int, before: int) -> list[Message]:
+        found: list[Message] = []
+        cursor: str | None = None
+        while len(found) < limit:
+            page = await self._page("newest", min(PAGE, limit - len(found)), before, cursor)
+            found += page
+            cursor = page.next
+            if cursor is None:
+                break
+        return found[::-1]
+
+    async def _page(self, order: str, limit: int, before: int, cursor: str | None) -> Page[Message]:
+        query = {"order": order, "after": self._after, "before": before, "limit": limit}
+        route = self._requests.route("GET", "/messages", query=query | given(cursor=cursor))
+        return await self._requests.connection.page(Message, route)
+
+
+def context_body(
+    view: str | None, budget: int | None, query: str | None, *, newest: bool, text: bool
+) -> dict[str, JSON]:
+    """Return the body that asks for a context."""
+    shown = "text" if text else "messages"
+    return {"newest": newest, "format": shown, **given(view=view, budget=budget, query=query)}
+
+
+def message_body(message: Message) -> dict[str, JSON]:
+    """Return a message as a request has it; it gets its id here, so that it can be sent again."""
+    if not isinstance(message, Message):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidInput("append messages as Message(role=…, content=…)")
+    message = replace(message, id=message.id or new_id())
+    native = message.native
+    return {
+        "role": message.role,
+        "content": message.content,
+        "id": message.id,
+        "tool_calls": [
+            {"id": call.id, "name": call.name, "arguments": call.arguments}
+            for call in message.tool_calls
+        ],
+        "attachments": attachment_bodies(message.attachments),
+        "meta": dict(message.meta),
+        "created_at": message.created_at,
+        **given(
+            tool_call_id=message.tool_call_id,
+            name=message.name,
+            author=message.author,
+            origin=message.origin,
+            source=message.source,
+            native=None
+            if native is None
+            else {"wire": native.wire, "items": list(native.items), "provider": native.provider},
+        ),
+    }
+
+
+def attachment_bodies(attachments: Sequence[Attachment]) -> list[JSON]:
+    """Return attachments as a request has them."""
+    return [{"media_type": a.media_type, "name": a.name, "uri": a.uri} for a in attachments]

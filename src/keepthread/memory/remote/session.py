@@ -1,0 +1,269 @@
+"""A session on a server: the same calls as a session in this process."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from keepthread.context.context import Context
+from keepthread.errors import NotFound, Unsupported
+from keepthread.memory.rebuild import Rebuilt
+from keepthread.memory.remote.connection import given, segment
+from keepthread.memory.remote.requests import (
+    RemoteContext,
+    RemoteMessages,
+    Requests,
+    context_body,
+    message_body,
+)
+from keepthread.memory.remote.turn import RemoteTurn
+from keepthread.memory.remote.values import from_json
+from keepthread.memory.session import Messages, Session, Status
+from keepthread.memory.turn import Turn
+from keepthread.memory.why_log import Explanation
+from keepthread.protocols import Progress
+from keepthread.stores.codec import new_id
+from keepthread.stores.validation import check_id, check_message
+from keepthread.types import (
+    JSON,
+    Attachment,
+    CachedTool,
+    Hidden,
+    Message,
+    ProactiveTool,
+    SessionInfo,
+    Summary,
+)
+
+
+class RemoteSession(Session):
+    """One conversation on a server; get it from `Memory.session`."""
+
+    def __init__(self, requests: Requests, info: SessionInfo) -> None:
+        """Wrap a session of an owner."""
+        self._owner_requests = requests
+        self._requests = requests.below(f"/sessions/{segment(info.id)}")
+        self._connection = requests.connection
+        self.info = info
+
+    # --- writing ---
+
+    async def append(self, *messages: Message, expect: int | None = None) -> list[Message]:
+        """Store messages at the end of the log, all or none, and return them as stored."""
+        body = {"messages": [message_body(each) for each in messages], **given(expect=expect)}
+        if not messages:
+            return []
+        return await self._page(Message, "POST", "/messages", body)
+
+    def turn(
+        self,
+        text: str,
+        *,
+        id: str | None = None,
+        author: str | None = None,
+        attachments: Sequence[Attachment] = (),
+    ) -> Turn:
+        """Begin a turn: `async with session.turn("…") as turn`."""
+        message = Message(
+            role="user",
+            content=text,
+            id=id or new_id(),
+            author=author,
+            attachments=attachments,
+        )
+        return RemoteTurn(self.id, self._requests, message)
+
+    def resume_turn(self, id: str) -> Turn:
+        """Continue a turn that was begun elsewhere, by the id of its user message."""
+        message = Message(role="user", id=check_id(id, "a message id"))
+        return RemoteTurn(self.id, self._requests, message, resumes=True)
+
+    async def add_note(
+        self,
+        key: str,
+        text: str,
+        *,
+        tools: Iterable[ProactiveTool] = (),
+        once: bool = True,
+        turns: int | None = None,
+    ) -> bool:
+        """Add text that the program knows, such as an open file; return whether this call did."""
+        shown: list[JSON] = [
+            {
+                "name": tool.name,
+                "arguments": dict(tool.arguments),
+                "result": tool.result,
+                "cache_turns": tool.cache_turns,
+            }
+            for tool in tools
+        ]
+        body = {"key": key, "text": text, "once": once, "tools": shown, **given(turns=turns)}
+        return (await self._json("POST", "/notes", body))["changed"]
+
+    async def provide(self, data: Mapping[str, JSON]) -> list[str]:  # noqa: ARG002 - as in a process
+        """Raise `Unsupported`: the functions that provide notes are not on the server."""
+        raise Unsupported("a server has no providers of notes; call `add_note` with their text")
+
+    # --- reading ---
+
+    def messages(
+        self, after: int = 0, limit: int | None = None, *, before: int | None = None
+    ) -> Messages:
+        """Return messages after a position, or before one, oldest first, hidden ones included."""
+        return RemoteMessages(self._requests, after, limit, before)
+
+    async def context(
+        self,
+        view: str | None = None,
+        *,
+        budget: int | None = None,
+        query: str | None = None,
+        newest: bool = True,
+        text: bool = False,
+    ) -> Context:
+        """Return what a model should see now: by a view's name, a budget, or both."""
+        body = context_body(view, budget, query, newest=newest, text=text)
+        return RemoteContext(await self._json("POST", "/context", body), is_text=text)
+
+    async def full_text(self, message: Message | str) -> str:
+        """Return all of a message's text, given the message or its id."""
+        id = check_message(message).id if isinstance(message, Message) else message
+        path = f"/messages/{segment(check_id(id, 'a message id'))}/text"
+        return (await self._json("GET", path))["text"]
+
+    async def explanations(self, limit: int = 10) -> list[Explanation]:
+        """Return the explanations of the latest contexts, newest first, as far as they are kept."""
+        return await self._page(Explanation, "GET", "/explanations", query={"limit": limit})
+
+    async def rebuild(self, explanation: Explanation) -> Rebuilt:  # noqa: ARG002 - as in a process
+        """Raise `Unsupported`: a server does not rebuild prompts."""
+        raise Unsupported("a prompt is rebuilt where the store is opened, not over HTTP")
+
+    async def status(self) -> Status:
+        """Return the size of the log, of its visible part, of the summary and of the tool cache."""
+        return from_json(Status, await self._json("GET", "/status"))
+
+    # --- remembered tool results ---
+
+    async def cache_tool(
+        self,
+        name: str,
+        args: Mapping[str, JSON],
+        result: JSON,
+        cache_turns: int,
+        *,
+        author: str | None = None,
+    ) -> None:
+        """Record a call and its result, and cache the result for `cache_turns` turns."""
+        body = {
+            "name": name,
+            "arguments": dict(args),
+            "result": result,
+            "cache_turns": cache_turns,
+            **given(author=author),
+        }
+        await self._json("POST", "/tools", body)
+
+    async def cached_tool(
+        self, name: str, args: Mapping[str, JSON], *, author: str | None = None
+    ) -> str | None:
+        """Return a cached result, or None; its lifetime starts again."""
+        body = {"name": name, "arguments": dict(args), **given(author=author)}
+        return (await self._json("POST", "/tools/find", body))["result"]
+
+    async def cached_tools(self) -> list[CachedTool]:
+        """Return the cached results that can still be used, oldest first."""
+        return await self._page(CachedTool, "GET", "/tools")
+
+    async def compact(self, *, progress: Progress | None = None) -> int:  # noqa: ARG002 - one request
+        """Compact the turns that are due into the summary; return how many compactions it took."""
+        return (await self._json("POST", "/compact"))["count"]
+
+    # --- hiding, branching, details ---
+
+    async def clear(self) -> None:
+        """Start over: contexts show nothing of what came before; the log keeps all of it."""
+        await self._json("POST", "/clear")
+
+    async def rewind(self, to: int) -> None:
+        """Hide the messages after a position; 0 hides all."""
+        await self._json("POST", "/rewind", {"to": to})
+
+    async def fork(self, at: int | None = None, *, id: str | None = None) -> Session:
+        """Return a new session with a copy of this one, up to a position if given."""
+        made = await self._json("POST", "/fork", given(at=at, id=id))
+        return RemoteSession(self._owner_requests, from_json(SessionInfo, made))
+
+    async def pin(self, id: str) -> None:
+        """Keep a message in every context, by its id."""
+        await self._json("PUT", f"/pins/{segment(check_id(id, 'a message id'))}")
+
+    async def unpin(self, id: str) -> bool:
+        """Unpin a message; return whether it was pinned."""
+        try:
+            await self._json("DELETE", f"/pins/{segment(check_id(id, 'a message id'))}")
+        except NotFound as error:
+            if type(error) is not NotFound:  # the session itself is missing
+                raise
+            return False
+        return True
+
+    async def pins(self) -> list[Message]:
+        """Return the pinned messages, oldest first."""
+        return await self._page(Message, "GET", "/pins")
+
+    async def unhide(self) -> Hidden | None:
+        """Take back the latest `clear` or `rewind`, and return the range that is shown again."""
+        shown = await self._page(Hidden, "POST", "/unhide")
+        return shown[0] if shown else None
+
+    async def hidden(self) -> list[Hidden]:
+        """Return the ranges of messages that contexts skip, oldest first, each with the reason."""
+        return await self._page(Hidden, "GET", "/hidden")
+
+    async def compactions(self, limit: int = 10) -> list[Summary]:
+        """Return the newest summaries of the session, newest first."""
+        return await self._page(Summary, "GET", "/compactions", query={"limit": limit})
+
+    async def update(
+        self,
+        *,
+        title: str | None = None,
+        title_from: str | None = None,
+        tags: Sequence[str] | None = None,
+        system_prompt: str | None = None,
+        meta: Mapping[str, JSON] | None = None,
+        version: str | None = None,
+    ) -> SessionInfo:
+        """Change the session's title, prompt or metadata; None leaves a field as it is."""
+        body = given(
+            title=title,
+            title_from=title_from,
+            tags=None if tags is None else list(tags),
+            system_prompt=system_prompt,
+            meta=None if meta is None else dict(meta),
+        )
+        match = {"If-Match": "*" if version is None else f'"{version}"'}
+        route = self._requests.route("PATCH", "", body, headers=match)
+        self.info = from_json(SessionInfo, await self._connection.json(route))
+        return self.info
+
+    async def refresh(self) -> SessionInfo:
+        """Return the session's record as it is now."""
+        self.info = from_json(SessionInfo, await self._json("GET", ""))
+        return self.info
+
+    # --- inside ---
+
+    async def _json(self, method: str, path: str, body: Any = None) -> Any:
+        return await self._connection.json(self._requests.route(method, path, body))
+
+    async def _page(
+        self,
+        kind: Any,
+        method: str,
+        path: str,
+        body: Any = None,
+        query: Mapping[str, Any] | None = None,
+    ) -> Any:
+        return await self._connection.page(
+            kind, self._requests.route(method, path, body, query=query)
+        )
