@@ -83,7 +83,7 @@ class CachedText(NamedTuple):
     result: str | None
 
 
-class FullText(NamedTuple):
+class MessageText(NamedTuple):
     """All of a message's text."""
 
     text: str
