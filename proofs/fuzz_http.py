@@ -42,7 +42,7 @@ def main() -> int:
     given = parser.parse_args()
     with empty_store(given.on) as url, listening(url) as served, redirect_stdout(sys.stderr):
         known = served.furnish("ann")
-        fuzz = HttpFuzz(served.address, served.key("ann"), known)
+        fuzz = HttpFuzz(served.address, served.key(None), "ann", known)
         tally = fuzz.run(given.requests, given.seed, show)
     statuses = ", ".join(f"{n:,} × {status}" for status, n in sorted(tally.by_status.items()))
     print(f"\n{tally.requests:,} requests on {given.on}, seed {given.seed}: {statuses}")

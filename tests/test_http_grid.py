@@ -4,6 +4,7 @@ A new operation joins automatically. Each request is first sent by its owner and
 that a refusal is never a mistake of the request.
 """
 
+import ast
 import re
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -15,6 +16,7 @@ import httpx2
 import pytest
 
 from keepthread.apps.http.app import create_app
+from keepthread.apps.http.operations import OWN
 from tests.http_world import ALL, HttpWorld, Operation, furnished, http_world, operations, url_of
 
 SECRET = "quetzal"
@@ -215,3 +217,34 @@ def _fields(value: Any) -> set[str]:
     if isinstance(value, dict):
         return {*value}.union(*map(_fields, value.values()))
     return set().union(*map(_fields, value)) if isinstance(value, list) else set()
+
+
+# --- errors ---
+
+HTTP = Path(__file__).parents[1] / "src" / "keepthread" / "apps" / "http"
+
+
+def codes_in(source: str) -> set[tuple[int, str]]:
+    """Return the status and code of every problem that a module raises."""
+    found: set[tuple[int, str]] = set()
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Call(
+                func=ast.Name(id="Problem"),
+                args=[ast.Constant(value=int(status)), ast.Constant(value=str(code)), *_],
+            ):
+                found.add((status, code))
+            case ast.Call(
+                func=ast.Name(id="unauthenticated"), args=[ast.Constant(value=str(code)), *_]
+            ):
+                found.add((401, code))
+            case _:
+                pass
+    return found
+
+
+@pytest.mark.parametrize("path", sorted(HTTP.rglob("*.py")), ids=lambda path: path.stem)
+def test_every_error_of_the_server_is_described(path: Path) -> None:
+    described = {(status, code) for code, (status, _) in OWN.items()}
+    described |= {(412, "stale"), (413, "too_large"), (400, "no_websockets")}
+    assert codes_in(path.read_text()) <= described

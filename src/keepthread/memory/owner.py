@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from keepthread.errors import InvalidInput, SessionExists, SessionNotFound
+from keepthread.interchange.export import export_lines
 from keepthread.memory.blobs.blobs import Blobs
 from keepthread.memory.changes import read_changes
 from keepthread.memory.search.search import Filters, Hit
@@ -207,7 +208,8 @@ class OwnerMemory:
         `async for line in memory.export(): file.write(line)`; `keepthread import` reads the file.
         The last line says how much was exported: without it, the export is incomplete.
         """
-        return self._services.export(self._owner, session)
+        names = () if session is None else (check_id(session, "session"),)
+        return export_lines(self._store, self._owner, sessions=names)
 
     # --- blobs ---
 

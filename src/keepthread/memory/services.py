@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import AsyncGenerator, Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
@@ -24,7 +24,7 @@ from keepthread.memory.why_log import ChoiceLog
 from keepthread.models.tokens import counter as best_counter
 from keepthread.protocols import Progress, Store
 from keepthread.stores.kinds import FORGET
-from keepthread.stores.validation import check_id, seconds_of
+from keepthread.stores.validation import seconds_of
 from keepthread.types import Page, Scope, SessionInfo
 
 if TYPE_CHECKING:
@@ -165,13 +165,6 @@ class Services:
         used = await blobs.used_in(info.key)
         await self.store.delete_session(info.key, idle_since=idle_since)
         await blobs.release_session(info.key, used)
-
-    def export(self, owner: str, session: str | None) -> AsyncGenerator[bytes]:
-        """Yield everything of an owner, or one session, as lines of JSON."""
-        from keepthread.interchange.export import export_lines  # noqa: PLC0415 - 5 ms, if used
-
-        names = () if session is None else (check_id(session, "session"),)
-        return export_lines(self.store, owner, sessions=names)
 
     # --- facts ---
 

@@ -31,7 +31,7 @@ Values = Annotated[dict[str, Any], Field(description="Any JSON object.")]
 Format = Literal["messages", "text", "openai-chat", "openai-responses", "anthropic"]
 
 
-class Body(BaseModel):
+class RequestBody(BaseModel):
     """The base of all bodies: exact types, and no field that is not known."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
@@ -40,7 +40,7 @@ class Body(BaseModel):
 # --- sessions ---
 
 
-class SessionBody(Body):
+class SessionBody(RequestBody):
     """A session to create, under an id in the path; all fields are optional."""
 
     title: str = Field(default="", examples=["A trip to Oslo"])
@@ -55,7 +55,7 @@ class NewSessionBody(SessionBody):
     id: Name | None = Field(default=None, examples=["trip"])
 
 
-class SessionChangesBody(Body):
+class SessionChangesBody(RequestBody):
     """Changes of a session; a field that is missing stays as it is."""
 
     title: str | None = Field(default=None, examples=["Two weeks in Oslo"])
@@ -67,14 +67,14 @@ class SessionChangesBody(Body):
     meta: Values | None = None
 
 
-class ForkBody(Body):
+class ForkBody(RequestBody):
     """Where to fork, and the id of the fork; both are optional."""
 
     at: Position | None = Field(default=None, description="The last position that is copied.")
     id: Name | None = None
 
 
-class RewindBody(Body):
+class RewindBody(RequestBody):
     """The last position that stays visible; 0 hides all messages."""
 
     to: Position = Field(examples=[0])
@@ -83,7 +83,7 @@ class RewindBody(Body):
 # --- messages ---
 
 
-class ToolCallBody(Body):
+class ToolCallBody(RequestBody):
     """A model's request to call a tool."""
 
     id: Name
@@ -91,7 +91,7 @@ class ToolCallBody(Body):
     arguments: str = Field(default="", description="As the model wrote them, JSON or not.")
 
 
-class AttachmentBody(Body):
+class AttachmentBody(RequestBody):
     """A file that belongs to a message. The server stores the `uri` and never fetches it."""
 
     media_type: str = Field(examples=["image/png"])
@@ -99,7 +99,7 @@ class AttachmentBody(Body):
     uri: str = ""
 
 
-class NativeBody(Body):
+class NativeBody(RequestBody):
     """A provider's own items, which go back to that provider verbatim."""
 
     wire: Wire
@@ -107,7 +107,7 @@ class NativeBody(Body):
     provider: str = ""
 
 
-class MessageBody(Body):
+class MessageBody(RequestBody):
     """A message to store. With an `id` it is safe to send it again."""
 
     role: Role = Field(examples=["user"])
@@ -149,7 +149,7 @@ def attachments(bodies: list[AttachmentBody]) -> list[Attachment]:
     return [Attachment(**body.model_dump()) for body in bodies]
 
 
-class MessagesBody(Body):
+class MessagesBody(RequestBody):
     """Messages to append, all or none."""
 
     messages: list[MessageBody] = Field(min_length=1, max_length=MAX_ITEMS)
@@ -166,7 +166,7 @@ class AppendBody(MessagesBody):
 # --- turns and contexts ---
 
 
-class TurnBody(Body):
+class TurnBody(RequestBody):
     """A user message that begins a turn. Its `id` names the turn; send it again to retry."""
 
     text: str = Field(examples=["What can I cook tonight?"])
@@ -175,7 +175,7 @@ class TurnBody(Body):
     attachments: list[AttachmentBody] = Field(default=[], max_length=MAX_ITEMS)
 
 
-class FinishBody(Body):
+class FinishBody(RequestBody):
     """The answer of a turn: a `text`, or a `message` of the assistant."""
 
     text: str | None = Field(default=None, examples=["A lentil soup."])
@@ -184,7 +184,7 @@ class FinishBody(Body):
     truncated: bool = Field(default=False, description="Whether the answer was cut off.")
 
 
-class ContextBody(Body):
+class ContextBody(RequestBody):
     """What context to build: by the name of a view, a budget in tokens, or both."""
 
     view: Name | None = Field(default=None, examples=["chat"])
@@ -198,7 +198,7 @@ class ContextBody(Body):
     provider: str = Field(default="", description="The host that it is sent to, if known.")
 
 
-class SearchBody(Body):
+class SearchBody(RequestBody):
     """A question to search the owner's messages by."""
 
     query: str = Field(examples=["food"])
@@ -213,7 +213,7 @@ class SearchBody(Body):
 # --- notes and cached tool results ---
 
 
-class ToolResultBody(Body):
+class ToolResultBody(RequestBody):
     """The result of a tool that the program called itself."""
 
     name: Name = Field(examples=["weather"])
@@ -232,7 +232,7 @@ class CachedResultBody(ToolResultBody):
     author: Name | None = None
 
 
-class ToolQueryBody(Body):
+class ToolQueryBody(RequestBody):
     """A tool's call whose cached result is wanted."""
 
     name: Name = Field(examples=["weather"])
@@ -247,7 +247,7 @@ class TurnToolBody(ToolResultBody):
     cache_turns: Position = Field(default=0, description="For how many turns it is cached.")
 
 
-class MemoryToolBody(Body):
+class MemoryToolBody(RequestBody):
     """A model's call of a tool of the memory."""
 
     name: Literal["remember", "search_memory"]
@@ -255,7 +255,7 @@ class MemoryToolBody(Body):
     call_id: str | None = Field(default=None, description="The call of the model it answers.")
 
 
-class NoteBody(Body):
+class NoteBody(RequestBody):
     """Text that the program knows, such as an open file."""
 
     key: Name = Field(examples=["open-file"])
@@ -268,7 +268,7 @@ class NoteBody(Body):
 # --- facts and forgetting ---
 
 
-class FactBody(Body):
+class FactBody(RequestBody):
     """A fact about the owner. `by: model` means that it waits until the owner confirms it."""
 
     text: str = Field(examples=["Is vegetarian."])
@@ -285,7 +285,7 @@ class FactBody(Body):
     source: str = ""
 
 
-class FactChangesBody(Body):
+class FactChangesBody(RequestBody):
     """Corrections of a fact; a field that is missing stays as it is."""
 
     text: str | None = Field(default=None, examples=["Is vegan."])
@@ -296,14 +296,14 @@ class FactChangesBody(Body):
     until: Seconds | None = None
 
 
-class FactQueryBody(Body):
+class FactQueryBody(RequestBody):
     """A question to search the owner's facts by."""
 
     query: str = Field(examples=["diet"])
     limit: Limit = 10
 
 
-class ForgetBody(Body):
+class ForgetBody(RequestBody):
     """What to erase: messages that match every given field, or `everything` of the owner.
 
     Nothing is erased unless `dry_run` is false.
@@ -323,7 +323,7 @@ class ForgetBody(Body):
 # --- keys ---
 
 
-class KeyBody(Body):
+class KeyBody(RequestBody):
     """A key to make: what it is for, and what it may do."""
 
     name: Name = Field(examples=["mobile app"])
@@ -336,7 +336,7 @@ class KeyBody(Body):
     expires_at: Seconds | None = None
 
 
-class RotateBody(Body):
+class RotateBody(RequestBody):
     """For how many seconds the old key holds beside the new one."""
 
     grace: Annotated[float, Field(ge=0, le=7 * 86_400)] = 0.0

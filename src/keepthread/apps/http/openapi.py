@@ -1,5 +1,6 @@
 """The OpenAPI 3.1 document: operations of the routes, and the published schemas of the library."""
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
@@ -8,12 +9,13 @@ from fastapi.openapi.utils import get_openapi
 
 import keepthread
 from keepthread.apps.http.operations import COMPONENTS
+from keepthread.apps.http.problems import MEDIA_TYPE
 from keepthread.apps.http.replies import (
     BuiltContext,
     CachedText,
     CreatedKey,
-    FullText,
     KeyInfo,
+    MessageText,
     Outcome,
     RecordedText,
     TurnState,
@@ -24,7 +26,7 @@ from keepthread.schema import all_schemas, json_schema
 
 _DEFS: Final = "#/$defs/"
 _OWN: Final = (
-    *(TurnState, BuiltContext, Outcome, CachedText, FullText, RecordedText, WhoCalls),
+    *(TurnState, BuiltContext, Outcome, CachedText, MessageText, RecordedText, WhoCalls),
     *(KeyInfo, CreatedKey, AuditEntry),
 )
 """Types of replies that the library does not publish itself."""
@@ -95,6 +97,7 @@ def document(app: FastAPI) -> dict[str, Any]:
         components = built.setdefault("components", {})
         schemas = {**_published(), "Problem": dict(_PROBLEM), **components.get("schemas", {})}
         components["schemas"] = _used(built["paths"], schemas)
+        components["responses"] = _shared_errors(built["paths"])
         app.openapi_schema = built
     return app.openapi_schema
 
@@ -106,6 +109,23 @@ def _tidy(operation: dict[str, Any]) -> None:
         del replies["422"]["content"]["application/json"]
     if scope := operation.get("x-scope"):
         operation["security"] = [{"credential": [scope]}]
+
+
+def _shared_errors(paths: Mapping[str, Any]) -> dict[str, Any]:
+    """Name the errors that operations have in common, and refer to them; return them by name."""
+    names: dict[str, str] = {}
+    found: dict[str, Any] = {}
+    for replies in (each["responses"] for item in paths.values() for each in item.values()):
+        for status, reply in replies.items():
+            if MEDIA_TYPE not in reply.get("content", {}):
+                continue
+            text = json.dumps(reply)
+            if text not in names:
+                like = [name for name in found if name.startswith(f"Problem{status}")]
+                names[text] = f"Problem{status}" + (f"_{len(like) + 1}" if like else "")
+                found[names[text]] = reply
+            replies[status] = {"$ref": f"#/components/responses/{names[text]}"}
+    return found
 
 
 def _published() -> dict[str, Any]:

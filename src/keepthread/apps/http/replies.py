@@ -98,7 +98,7 @@ class WhoCalls(NamedTuple):
     scopes: Sequence[str]
 
 
-class FullText(NamedTuple):
+class MessageText(NamedTuple):
     """All of a message's text."""
 
     text: str

@@ -56,7 +56,7 @@ async def watch_events(
     Every change comes at least once, those of one session in order. Without `Last-Event-ID` the
     stream begins with the present. Changes are kept for seven days; after that the id is refused
     (`cursor_expired`): read everything again, and watch without an id. A stream ends after five
-    minutes, and `EventSource` connects again by itself.
+    minutes; connect again with the last id.
     """
     start = cursor_of(caller, _NAME, last_event_id or after or None)
     limit = PAGE if start else 0

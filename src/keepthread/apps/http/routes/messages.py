@@ -17,7 +17,7 @@ from keepthread.apps.http.operations import (
     returns,
     returns_page,
 )
-from keepthread.apps.http.replies import FullText, cursor_of, page_of, reply
+from keepthread.apps.http.replies import MessageText, cursor_of, page_of, reply
 from keepthread.memory.session import Session
 from keepthread.stores.cursors import check_position, decode_cursor, encode_cursor
 from keepthread.stores.validation import MAX_COUNT
@@ -100,10 +100,10 @@ async def append_messages(caller: Writes, session: SessionId, body: AppendBody) 
     router,
     "GET",
     "/{message:id}/text",
-    returns(FullText),
+    returns(MessageText),
     errors=(*OF_SESSIONS, "message_not_found"),
 )
 async def get_message_text(caller: Reads, session: SessionId, message: MessageId) -> Response:
     """Get all of a message's text; the log holds a part of a text over 1 MiB."""
     found = await caller.memory.get_session(session)
-    return reply(FullText(await found.full_text(message)))
+    return reply(MessageText(await found.full_text(message)))
