@@ -48,6 +48,9 @@ GROUPS: Final[Mapping[str, Mapping[str, Listed]]] = {
             "tools", "tools", "List MCP servers, add one, or test them with their tools."
         ),
     },
+    "Serve": {
+        "keys": Listed("keys", "keys", "Make and manage the API keys of the HTTP server."),
+    },
     "Browse": {
         "sessions": Listed("sessions", "sessions", "List sessions, latest activity first."),
         "show": Listed(
