@@ -322,9 +322,15 @@ AROUND: Final = {
     *("tenant_number", "name_tenant", "one_moment", "settle", "durability"),
     *("has_schema", "format", "lock_schema", "create_schema", "set_partitions"),
     *("created", "touched_tables", "list_tenants", "begin_drop", "end_drop"),
+    *("settle_server", "insert_key", "key", "keys"),
+    *("keys_of_tenant", "replace_key", "drop_keys", "secret", "insert_secret"),
+    *("begin_request", "end_request", "abandon_request", "purge_requests", "drop_answers"),
+    *("append_entry", "entries", "entries_of_tenant"),
 }
 """Statements that touch no tenant's row: of a connection, of a transaction, of the format, and
-those of the operator, which the role of all others may not run."""
+those of the operator and of a server, which the role of all others may not run."""
+OF_SERVER: Final = ("api_keys", "secrets", "requests", "audit")
+"""The tables of a server: no policy holds for them, but the role of all others has no rights."""
 SEEING: Final = (
     *("session_by_id", "session_by_sid", "list_sessions", "sessions_behind", "lock_session"),
     *("tail", "gather", "read", "find", "newest", "counts", "count_messages", "messages_behind"),
@@ -635,8 +641,12 @@ def weak_walls(db: Any) -> list[str]:
     weak = db.execute(
         "SELECT relname || ': no forced wall' FROM pg_class"
         " WHERE relnamespace = 'keepthread'::regnamespace AND relkind IN ('r', 'p')"
-        " AND relname NOT IN ('tenants', 'migrations')"
+        " AND relname <> ALL (ARRAY['tenants', 'migrations'] || %(server)s::text[])"
         " AND NOT (relrowsecurity AND relforcerowsecurity)"
+        " UNION ALL SELECT name || ': of a server, and can be used' FROM unnest(%(server)s) name"
+        " WHERE has_any_column_privilege("
+        "'keepthread_app', 'keepthread.' || name, 'SELECT, INSERT, UPDATE')"
+        " OR has_table_privilege('keepthread_app', 'keepthread.' || name, 'DELETE, TRUNCATE')"
         " UNION ALL SELECT relname || ': owned by the role' FROM pg_class"
         " WHERE relowner = 'keepthread_app'::regrole"
         " UNION ALL SELECT relname || ': runs with the rights of its owner' FROM pg_class"
@@ -645,7 +655,8 @@ def weak_walls(db: Any) -> list[str]:
         " UNION ALL SELECT rolname || ': is above the walls' FROM pg_roles"
         " WHERE rolname = 'keepthread_app' AND (rolsuper OR rolbypassrls)"
         " UNION ALL SELECT 'the names of tenants can be read'"
-        " WHERE has_table_privilege('keepthread_app', 'keepthread.tenants', 'SELECT')"
+        " WHERE has_table_privilege('keepthread_app', 'keepthread.tenants', 'SELECT')",
+        {"server": list(OF_SERVER)},
     ).fetchall()
     return [line for (line,) in weak]
 

@@ -25,6 +25,7 @@ from keepthread.stores.sqlite import SQLiteStore
 from keepthread.stores.sqlite import schema as sqlite_statements
 from keepthread.testing.contract import StoreContract, new_session, user
 from keepthread.testing.finding import FinderContract
+from keepthread.testing.tables import TablesContract
 from servers.postgres import PostgresServer
 from servers.redis import RedisServer
 
@@ -118,6 +119,20 @@ IN_REDIS: Final = (
     "test_the_sessions_of_one_owner_are_scanned_alone",
 )
 
+OF_TABLES: Final = (
+    "test_a_key_comes_back_as_it_was_added",
+    "test_a_revoked_key_stays_revoked",
+    "test_a_secret_is_made_once",
+    "test_a_request_is_done_once_and_answered_again",
+    "test_an_abandoned_request_is_new_again",
+    "test_old_requests_are_purged",
+    "test_keys_are_listed_by_id_in_pages",
+    "test_entries_are_listed_by_their_numbers",
+    "test_forgetting_deletes_the_bodies_of_answers",
+    "test_a_dropped_tenant_has_no_keys_and_no_requests",
+)
+"""What runs every statement of a server's tables, on each backend."""
+
 OpenStore = Callable[[Path, Callable[[], float]], Awaitable[Store]]
 
 
@@ -132,10 +147,15 @@ def run_contract(names: Collection[str], open_store: OpenStore, folder: Path) ->
         async def open_store(self, folder: Path, *, clock: Callable[[], float]) -> Store:
             return await open_store(folder, clock)
 
-    for name in names:
+    class OnTables(TablesContract):
+        async def open_store(self, folder: Path) -> Store:
+            return await open_store(folder, time.time)
+
+    for name in (*names, *OF_TABLES):
         place = folder / name
         place.mkdir()
-        contract = OnStore() if hasattr(OnStore, name) else OnFinder()
+        kind = OnTables if name in OF_TABLES else OnStore
+        contract = kind() if hasattr(kind, name) else OnFinder()
         getattr(contract, name)(place)
 
 

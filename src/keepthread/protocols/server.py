@@ -43,7 +43,7 @@ class RequestId(NamedTuple):
     """The request's `Idempotency-Key`; only its digest is stored."""
 
 
-class Answer(NamedTuple):
+class KeptAnswer(NamedTuple):
     """The answer to a request, for a client that sends the request again."""
 
     status: int
@@ -65,7 +65,7 @@ class Begun(NamedTuple):
     state: RequestState
     token: bytes = b""
     """Of a new request: proves to `end_request` that this worker does it."""
-    answer: Answer | None = None
+    answer: KeptAnswer | None = None
 
 
 class AuditEntry(NamedTuple):
@@ -122,7 +122,7 @@ class ServerTables(Protocol):
         """
         ...
 
-    async def end_request(self, request: RequestId, token: bytes, answer: Answer) -> bool:
+    async def end_request(self, request: RequestId, token: bytes, answer: KeptAnswer) -> bool:
         """Store the answer; return False if the worker with this token lost the request."""
         ...
 

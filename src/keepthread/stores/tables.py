@@ -9,7 +9,15 @@ from hashlib import sha256
 from typing import Any, Final
 
 from keepthread.errors import Damaged, InvalidInput
-from keepthread.protocols.server import KEPT, LEASE, Answer, ApiKey, AuditEntry, Begun, RequestId
+from keepthread.protocols.server import (
+    KEPT,
+    LEASE,
+    ApiKey,
+    AuditEntry,
+    Begun,
+    KeptAnswer,
+    RequestId,
+)
 from keepthread.stores.backend import Claim, RequestRow, TableBackend
 from keepthread.stores.codec import dumps, loads
 from keepthread.stores.validation import (
@@ -93,7 +101,7 @@ class CheckedTables:
             return Begun("in_flight")
         return Begun("done", answer=_decode_answer(id, known))
 
-    async def end_request(self, request: RequestId, token: bytes, answer: Answer) -> bool:
+    async def end_request(self, request: RequestId, token: bytes, answer: KeptAnswer) -> bool:
         claim = _claimed(request, token)
         body = None if answer.body is None or len(answer.body) > MAX_BYTES else answer.body
         return await self._backend.end(claim, _encode_answer(claim.id, answer, body), body)
@@ -206,7 +214,7 @@ def _decode_key(id: str, data: bytes) -> ApiKey:
     return ApiKey(**value)
 
 
-def _encode_answer(id: bytes, answer: Answer, body: bytes | None) -> bytes:
+def _encode_answer(id: bytes, answer: KeptAnswer, body: bytes | None) -> bytes:
     if answer.status not in _STATUSES:
         raise InvalidInput(f"status must be from 100 to 599, not {show(answer.status)}")
     digest = None if body is None else sha256(body).hexdigest()
@@ -218,13 +226,13 @@ def _encode_answer(id: bytes, answer: Answer, body: bytes | None) -> bytes:
     return _seal(b"answer:" + id, dumps(value, "the head of an answer"))
 
 
-def _decode_answer(id: bytes, row: RequestRow) -> Answer:
+def _decode_answer(id: bytes, row: RequestRow) -> KeptAnswer:
     assert row.head is not None
     value = _unseal(b"answer:" + id, row.head, "the answer to a request")
     if row.body is not None and sha256(row.body).hexdigest() != value["body"]:
         raise Damaged("the answer to a request of the server's tables is damaged")
     headers = tuple((name, text) for name, text in value["headers"])
-    return Answer(value["status"], headers, row.body)
+    return KeptAnswer(value["status"], headers, row.body)
 
 
 def _decode_entry(number: int, data: bytes) -> AuditEntry:

@@ -15,10 +15,10 @@ from keepthread.protocols import Store
 from keepthread.protocols.server import (
     KEPT,
     LEASE,
-    Answer,
     ApiKey,
     AuditEntry,
     Begun,
+    KeptAnswer,
     RequestId,
     ServerTables,
 )
@@ -28,7 +28,7 @@ T = TypeVar("T", bound="TablesContract")
 
 NOW: Final = 1_700_000_000.0
 BODY: Final = b'{"content": "the number is 555-0199 \x00\xff"}'
-ANSWER: Final = Answer(201, (("Location", "/v1/sessions/a"), ("ETag", '"1"')), BODY)
+ANSWER: Final = KeptAnswer(201, (("Location", "/v1/sessions/a"), ("ETag", '"1"')), BODY)
 REQUEST: Final = RequestId("acme", "key", "retry me")
 DIGEST: Final = sha256(b"a request").digest()
 _RACERS: Final = 20
@@ -202,10 +202,10 @@ class TablesContract:
         assert await tables.begin_request(REQUEST, other, NOW + LEASE) == Begun("mismatch")
         heir = await tables.begin_request(REQUEST, DIGEST, NOW + LEASE)
         assert heir.state == "new"
-        assert not await tables.end_request(REQUEST, dead.token, Answer(500))
+        assert not await tables.end_request(REQUEST, dead.token, KeptAnswer(500))
         assert not await tables.abandon_request(REQUEST, dead.token)
         assert await tables.end_request(REQUEST, heir.token, ANSWER)
-        assert not await tables.end_request(REQUEST, dead.token, Answer(500))
+        assert not await tables.end_request(REQUEST, dead.token, KeptAnswer(500))
         found = await tables.begin_request(REQUEST, DIGEST, NOW + 2 * LEASE)
         assert found.answer == ANSWER
 
@@ -233,8 +233,12 @@ class TablesContract:
     @on_tables
     async def test_answers_of_any_kind_are_kept_up_to_a_limit(self, tables: ServerTables) -> None:
         large = b"x" * (1 << 20)
-        kept = [Answer(204), Answer(200, (), large), Answer(409, (("a", "b"), ("a", "é")), None)]
-        kept.append(Answer(200, (), large + b"x"))
+        kept = [
+            KeptAnswer(204),
+            KeptAnswer(200, (), large),
+            KeptAnswer(409, (("a", "b"), ("a", "é")), None),
+        ]
+        kept.append(KeptAnswer(200, (), large + b"x"))
         for number, answer in enumerate(kept):
             request = REQUEST._replace(key=f"r{number}")
             begun = await tables.begin_request(request, DIGEST, NOW)
@@ -251,7 +255,7 @@ class TablesContract:
             await tables.begin_request(REQUEST, b"", NOW)
         begun = await tables.begin_request(REQUEST, DIGEST, NOW)
         with refused(InvalidInput):
-            await tables.end_request(REQUEST, begun.token, Answer(99))
+            await tables.end_request(REQUEST, begun.token, KeptAnswer(99))
         with refused(InvalidInput):
             await tables.end_request(REQUEST, b"", ANSWER)
 

@@ -17,7 +17,7 @@ from keepthread.apps.http.json_input import body_of
 from keepthread.apps.http.problems import Problem
 from keepthread.apps.http.settings import MIB
 from keepthread.apps.http.state import WorkerState
-from keepthread.protocols.server import Answer, Begun, RequestId
+from keepthread.protocols.server import Begun, KeptAnswer, RequestId
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -95,12 +95,12 @@ class _Recorder:
         elif message["type"] == "http.response.body":
             self._parts.append(message.get("body", b""))
 
-    def kept(self, *, secret: bool) -> Answer:
+    def kept(self, *, secret: bool) -> KeptAnswer:
         """Return what is stored of it: the body unless it is large or secret."""
         body = b"".join(self._parts)
         pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in self._headers]
         headers = tuple(pair for pair in pairs if pair[0].lower() in _KEPT_HEADERS)
-        return Answer(self.status, headers, None if secret or len(body) > _MAX_BODY else body)
+        return KeptAnswer(self.status, headers, None if secret or len(body) > _MAX_BODY else body)
 
     def response(self) -> Response:
         made = Response(b"".join(self._parts), self.status)

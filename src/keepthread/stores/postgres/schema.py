@@ -7,6 +7,7 @@ from typing import Final
 _FILES: Final = (
     "tables",
     "security",
+    "server",
     "changes",
     "log",
     "sessions",
@@ -19,7 +20,7 @@ _FILES: Final = (
     "vectors",
     "views",
 )
-FORMAT: Final = 22
+FORMAT: Final = 23
 """The format this keepthread reads and writes; every edit of the schema raises it."""
 
 

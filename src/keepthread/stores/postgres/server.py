@@ -88,6 +88,18 @@ class PgServer:
             raise
         return db
 
+    async def connect_for_tables(self) -> PgConnection:
+        """Return a connection for the tables of a server, which the role of others may not use."""
+        db = await self.connect_plainly()
+        try:
+            with hung_up_after(db, self.seconds):
+                await db.execute(SQL["settle_server"], (self._milliseconds, self._milliseconds))
+                await self._check_durability(db)
+        except BaseException:
+            await db.close()
+            raise
+        return db
+
     async def connect_plainly(self) -> PgConnection:
         """Return a connection with the rights of the user in the URL."""
         db = await psycopg.AsyncConnection.connect(

@@ -281,7 +281,8 @@ LEFT JOIN pg_attribute a ON a.attrelid = p.partrelid AND a.attnum = p.partattrs[
 LEFT JOIN LATERAL regexp_match(pg_get_expr(c.relpartbound, c.oid), 'modulus (\d+), remainder (\d+)') b
     ON true
 WHERE c.relnamespace = 'keepthread'::regnamespace AND c.relkind = 'r'
-  AND c.relname NOT IN ('migrations', 'tenants', 'changes', 'trimmed')  -- these hold no text
+  AND c.relname NOT IN (
+      'migrations', 'tenants', 'changes', 'trimmed', 'api_keys', 'secrets', 'audit')  -- these hold no text
   AND (%s OR a.attname IS NULL OR EXISTS (
       SELECT FROM unnest(CASE a.attname
           WHEN 'sid' THEN %s::bigint[]
@@ -296,3 +297,64 @@ ORDER BY c.relname
 SELECT l.virtualtransaction FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
 WHERE l.locktype = 'virtualxid' AND l.pid <> pg_backend_pid()
   AND (a.datname IS NULL OR a.datname = current_database())
+
+-- The following are of a server, on connections of their own.
+
+-- name: settle_server
+SELECT set_config('plan_cache_mode', 'force_generic_plan', false),
+       set_config('enable_seqscan', 'off', false),
+       set_config('enable_bitmapscan', 'off', false),
+       set_config('enable_sort', 'off', false),
+       set_config('jit', 'off', false),
+       set_config('statement_timeout', %s, false),
+       set_config('idle_in_transaction_session_timeout', %s, false),
+       (SELECT set_config('role', 'keepthread_server', false) FROM pg_roles
+        WHERE rolname = 'keepthread_server' AND pg_has_role(session_user, oid, 'MEMBER'))
+
+-- name: insert_key
+INSERT INTO keepthread.api_keys (id, tenant, data) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING RETURNING 1
+
+-- name: key
+SELECT data FROM keepthread.api_keys WHERE id = %s
+
+-- name: keys
+SELECT id, data FROM keepthread.api_keys WHERE id > %s ORDER BY id LIMIT %s
+
+-- name: keys_of_tenant
+SELECT id, data FROM keepthread.api_keys WHERE tenant = %s AND id > %s ORDER BY id LIMIT %s
+
+-- name: replace_key
+UPDATE keepthread.api_keys SET data = %s WHERE id = %s AND data IN (%s, %s) RETURNING 1
+
+-- name: drop_keys
+SELECT keepthread.drop_keys(%s)
+
+-- name: secret
+SELECT data FROM keepthread.secrets WHERE name = %s
+
+-- name: insert_secret
+INSERT INTO keepthread.secrets (name, data) VALUES (%s, %s) ON CONFLICT DO NOTHING
+
+-- name: begin_request
+SELECT digest, head, body FROM keepthread.begin_request(%s, %s, %s, %s, %s, %s, %s)
+
+-- name: end_request
+UPDATE keepthread.requests SET head = %s, body = %s WHERE id = %s AND token = %s RETURNING 1
+
+-- name: abandon_request
+DELETE FROM keepthread.requests WHERE id = %s AND token = %s AND head IS NULL RETURNING 1
+
+-- name: purge_requests
+WITH gone AS (DELETE FROM keepthread.requests WHERE begun_at < %s RETURNING 1) SELECT count(*) FROM gone
+
+-- name: drop_answers
+SELECT keepthread.drop_answers(%s)
+
+-- name: append_entry
+SELECT keepthread.append_entry(%s, %s)
+
+-- name: entries
+SELECT number, data FROM keepthread.audit WHERE number > %s ORDER BY number LIMIT %s
+
+-- name: entries_of_tenant
+SELECT number, data FROM keepthread.audit WHERE tenant = %s AND number > %s ORDER BY number LIMIT %s

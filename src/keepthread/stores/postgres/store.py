@@ -22,6 +22,7 @@ from keepthread.stores.postgres.engine import PgEngine
 from keepthread.stores.postgres.schema import SQL
 from keepthread.stores.postgres.search import PostgresFinder
 from keepthread.stores.postgres.server import PgServer
+from keepthread.stores.postgres.tables import PostgresTables
 from keepthread.stores.postgres.verify import PostgresInspection
 from keepthread.stores.records import Condition, Keys, Update, sid_of
 from keepthread.stores.rows import PreparedMessage
@@ -50,12 +51,14 @@ class PostgresBackend:
         """Use the connections of a server."""
         self._server = server
         self.engine = engine
+        self._tables = PostgresTables(server)
 
     @property
     def durability(self) -> Durability:
         return self._server.durability
 
     async def close(self) -> None:
+        await self._tables.close()
         await self.engine.close()
 
     async def number(self, tenant: str, *, make: bool = False) -> int:
@@ -201,6 +204,7 @@ class PostgresBackend:
         rewrite: bool,
         probes: Sequence[bytes],  # noqa: ARG002 - a client cannot read the server's files
     ) -> Cleaning:
+        await self.engine.call(SQL["drop_answers"], (tenant.encode(),))
         owners: set[str] = set()
         for session in touched:
             with suppress(SessionGone):
@@ -221,6 +225,9 @@ class PostgresBackend:
     async def drop_tenant(self, tenant: str, rewrite: bool) -> Cleaning | None:
         self.engine.check_open()
         return await tenants.drop(self._server, self.engine, tenant, rewrite=rewrite)
+
+    def tables(self) -> PostgresTables:
+        return self._tables
 
 
 class PostgresStore(Front[PostgresBackend]):

@@ -39,9 +39,10 @@ async def names(server: PgServer, after: str, limit: int) -> list[str]:
 
 async def drop(server: PgServer, engine: PgEngine, name: str, *, rewrite: bool) -> Cleaning | None:
     """Delete everything of a tenant; return None if it does not exist."""
+    ((had_keys,),) = await _run(server, SQL["drop_keys"], (name.encode(),))
     ((number,),) = await _run(server, SQL["begin_drop"], (name.encode(),))
     if not number:
-        return None
+        return Cleaning(("its API keys were deleted",), (), 0) if had_keys else None
     while (await engine.call(SQL["drop_some"], (number, _ROWS)))[0][0]:
         pass
     touched = maintenance.Touched(number, (), (), everything=True)

@@ -220,6 +220,10 @@ _INDEXING: Final = (
     *("announce", "changed", "clear", "enroll", "enter", "feed", "list", "register"),
     *("strike", "sweep", "unlink", "withdraw"),
 )
+_SERVING: Final = (
+    *("audit", "key_add", "key_drop", "key_replace", "secret"),
+    *("request_abandon", "request_begin", "request_end", "request_purge"),
+)
 _COMMON: Final = _read("common")
 _CHANGES: Final = _COMMON + _read("changes")
 
@@ -229,6 +233,7 @@ LUA: Final = (
     | {name: _script(_CHANGES + _read(name), writes=True) for name in _CHANGING}
     | {name: _script(_read(f"index/{name}"), writes=True) for name in _INDEXING}
     | {name: _script(_read(f"index/{name}"), writes=False) for name in ("due", "entries")}
+    | {name: _script(_read(f"server/{name}"), writes=True) for name in _SERVING}
 )
 
 

@@ -96,6 +96,30 @@ class Index(NamedTuple):
         return f"{self.feed}:{owner_tag(owner)}"
 
 
+class TableKeys(NamedTuple):
+    """The keys of the tables of a server; requests are elsewhere."""
+
+    keys: str
+    order: str
+    """The ids of keys; each tenant has one as well."""
+    secrets: str
+    last: str
+    """The last number of the audit log."""
+    audit: str
+    """The audit log; each tenant has one as well."""
+    requesting: str
+    """The tenants that have requests, or had."""
+
+
+class RequestKeys(NamedTuple):
+    """The keys of a tenant's requests to a server."""
+
+    requests: str
+    began: str
+    bodies: str
+    """The bodies of answers, apart: they go when the tenant forgets something."""
+
+
 def place_in_index(scope: Scope, kind: str = "", key: str = "") -> str:
     """Return where a record is, as entries of the index name it; without a kind, a session."""
     whose = scope.session or (f"owner:{scope.owner}" if scope.owner else "tenant")
@@ -177,6 +201,13 @@ def index_of(tenant: str) -> Index:
     return Index(*(f"{base}:{part}" for part in Index._fields))
 
 
+@lru_cache(maxsize=1000)
+def requests_of(tenant: str) -> RequestKeys:
+    """Return the keys of a tenant's requests."""
+    base = f"keepthread:{{{_tag('requests', tenant)}}}"
+    return RequestKeys(*(f"{base}:{part}" for part in RequestKeys._fields))
+
+
 def _place(key: SessionKey, life: str, tag: str, *parts: str) -> Place:
     number = int.from_bytes(_hash(*parts)[:8]) >> 1
     return Place(key, life, number, pack_mark(number), _keys(tag))
@@ -201,3 +232,8 @@ def _hash(*parts: str) -> bytes:
 
 TENANTS: Final = f"keepthread:{{{_tag('tenants')}}}:tenants"
 """The key of the sorted set of tenants."""
+
+SERVER: Final = TableKeys(
+    *(f"keepthread:{{{_tag('server')}}}:{part}" for part in TableKeys._fields)
+)
+"""The keys of the tables of a server."""

@@ -34,12 +34,13 @@ from keepthread.stores.front import Front
 from keepthread.stores.kinds import WHY
 from keepthread.stores.links import names_in_session
 from keepthread.stores.records import Condition, Keys, Update, encode_details
-from keepthread.stores.redis import changes, log, maintenance, sessions, tenants
+from keepthread.stores.redis import changes, log, maintenance, sessions, tables, tenants
 from keepthread.stores.redis.changes import PlaceWriter
 from keepthread.stores.redis.engine import DEFAULT_TIMEOUTS, RedisLink, Timeouts, make_client
 from keepthread.stores.redis.keys import Place, scope_place, session_place
 from keepthread.stores.redis.records import ScopedRecords, made_of, relatives
 from keepthread.stores.redis.server import require
+from keepthread.stores.redis.tables import RedisTables
 from keepthread.stores.redis.verify import RedisInspection
 from keepthread.stores.rows import PreparedMessage
 from keepthread.stores.validation import MAX_BLOB, MAX_COUNT, check_id
@@ -71,6 +72,7 @@ class RedisBackend:
         self._ttl = ttl
         self._activity = RecentActivity()
         self._announcer = changes.Announcer(link)
+        self._tables = RedisTables(link)
         self._known: dict[SessionKey, tuple[str, str]] = {}
 
     async def close(self) -> None:
@@ -270,8 +272,9 @@ class RedisBackend:
     async def verify(self, tenant: str, progress: Progress | None) -> Verification:
         return await RedisInspection(self.link, tenant, progress).run()
 
-    async def clean(self, *_: object) -> Cleaning:
+    async def clean(self, tenant: str, *_: object) -> Cleaning:
         """Make the server rewrite its whole log; a client cannot read the server's files."""
+        await tables.drop_answers(self.link, tenant)
         return await maintenance.clean(self.link)
 
     async def finder(self, tenant: str) -> Searchable | None:  # noqa: ARG002 - no tenant can
@@ -283,7 +286,12 @@ class RedisBackend:
         return await tenants.names(self.link, after, limit)
 
     async def drop_tenant(self, tenant: str, rewrite: bool) -> Cleaning | None:  # noqa: ARG002 - as `clean`
-        return await self.clean() if await tenants.drop(self.link, tenant) else None
+        had_keys = await tables.drop(self.link, tenant)
+        existed = await tenants.drop(self.link, tenant) or had_keys
+        return await self.clean(tenant) if existed else None
+
+    def tables(self) -> RedisTables:
+        return self._tables
 
 
 class RedisStore(Front[RedisBackend]):
