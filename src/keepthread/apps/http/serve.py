@@ -29,6 +29,8 @@ _TICK: Final = 0.5
 _PAUSE: Final = 1.0
 """Seconds before a worker is replaced, which may die at once again."""
 _PAGE: Final = 100
+_CLOSING: Final = 15.0
+"""Seconds that a worker may take to close its memory after its last request."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +109,9 @@ def _supervise(work: Work, bind: Bind, listener: socket.socket) -> int:
         if bind.metrics:
             os.environ[FOLDER_VARIABLE] = folder
             shown = expose(*bind.metrics, sum_of_workers(folder))
-        workers = Workers(lambda: _start(work, listener), bind.workers)
+        settings = work.settings
+        patience = settings.stop_delay + settings.drain + _CLOSING
+        workers = Workers(lambda: _start(work, listener), bind.workers, patience=patience)
         try:
             return workers.run()
         finally:
@@ -127,42 +131,51 @@ def _start(work: Work, listener: socket.socket) -> BaseProcess:
 class Workers:
     """Several processes that do the same; one that dies is replaced."""
 
-    def __init__(self, start: Callable[[], BaseProcess], number: int) -> None:
-        """Take what starts one."""
+    def __init__(self, start: Callable[[], BaseProcess], number: int, *, patience: float) -> None:
+        """Take what starts one, and for how many seconds one may take to stop."""
         self._start = start
         self._number = number
+        self._patience = patience
         self._running: list[BaseProcess] = []
-        self._stopping = False
+        self._signals = 0
 
     def run(self) -> int:
         """Keep them running until a signal or a failure to start; return the exit status."""
         for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, self._stop)
+            signal.signal(each, self._note)
         status = 0
-        while self._running or not self._stopping:
-            if not self._stopping:
-                status = self._replace()
+        while not self._signals and not status:
+            status = self._replace()
             wait([each.sentinel for each in self._running], _TICK)
+        self._stop()
         return status
+
+    def _note(self, *_: Any) -> None:
+        self._signals += 1
 
     def _replace(self) -> int:
         """Start those that are missing; return a status if it makes no sense to go on."""
         ended = [each for each in self._running if not each.is_alive()]
         for each in ended:
             LOG.error("worker ended", extra={"fields": {"pid": each.pid, "status": each.exitcode}})
-            if each.exitcode == STARTUP_FAILED:
-                self._stop()
-                return STARTUP_FAILED
         self._running = [each for each in self._running if each.is_alive()]
-        while len(self._running) < self._number:
-            if ended:
-                time.sleep(_PAUSE)
+        if any(each.exitcode == STARTUP_FAILED for each in ended):
+            return STARTUP_FAILED
+        if ended:
+            time.sleep(_PAUSE)
+        while len(self._running) < self._number and not self._signals:
             self._running.append(self._start())
         return 0
 
-    def _stop(self, *_: Any) -> None:
-        """Ask all to stop."""
-        self._stopping = True
+    def _stop(self) -> None:
+        """Ask all to stop, ask again at each further signal, and end those that do not."""
+        asked, until = 0, time.monotonic() + self._patience
+        while self._running and time.monotonic() < until:
+            if asked < max(1, self._signals):
+                asked = max(1, self._signals)
+                for each in self._running:
+                    each.terminate()
+            wait([each.sentinel for each in self._running], _TICK)
+            self._running = [each for each in self._running if each.is_alive()]
         for each in self._running:
-            if each.is_alive():
-                each.terminate()
+            each.kill()

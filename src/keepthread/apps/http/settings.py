@@ -10,6 +10,8 @@ from keepthread.errors import InvalidInput
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 
+LOCAL_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
+"""The names of this machine, which no other machine can claim."""
 ALGORITHMS: Final = frozenset(
     {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
 )
@@ -50,7 +52,7 @@ class Issuer:
 class HttpSettings:
     """What one worker accepts. Limits per key count within one worker."""
 
-    hosts: frozenset[str] = frozenset({"localhost", "127.0.0.1", "[::1]"})
+    hosts: frozenset[str] = LOCAL_HOSTS
     """The names that a request may use for this server (header `Host`), without ports."""
     any_host: bool = False
     """Whether every name is accepted, as behind a reverse proxy that checks it."""

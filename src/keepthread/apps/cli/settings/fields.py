@@ -1,6 +1,7 @@
 """Kinds of settings: each checks the value of a file or the text of a variable."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import field
 from math import isfinite
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard, cast
@@ -50,6 +51,21 @@ class ValueKind(NamedTuple):
         if self.optional and text == "null":
             return None
         return self.take(self.parse(text))
+
+
+def setting(
+    default: Any,
+    kind: ValueKind,
+    meaning: str,
+    *,
+    project: bool = True,
+    flag: str = "",
+    variable: str = "",
+    stands_for: str = "",
+) -> Any:
+    """Return a field; `stands_for` says in the reference what an empty default stands for."""
+    known = {"kind": kind, "meaning": meaning, "project": project, "stands_for": stands_for}
+    return field(default=default, metadata={**known, "flag": flag, "variable": variable})
 
 
 def optional(kind: ValueKind) -> ValueKind:

@@ -22,13 +22,14 @@ from keepthread.apps.cli.settings.fields import (
     TRUTH,
     VARIABLE,
     WEB,
-    ValueKind,
     choice,
     default_path,
     optional,
+    setting,
     whole,
     whole_or,
 )
+from keepthread.apps.cli.settings.server import ServerSettings
 from keepthread.context.strategies import ALIASES, STRATEGIES
 from keepthread.context.views import DEFAULT_VIEWS
 
@@ -37,21 +38,6 @@ KEY_VARIABLES: Final = MappingProxyType(
 )
 """The providers, and where the key of each is looked for."""
 _Noun = TypeVar("_Noun")
-
-
-def setting(
-    default: Any,
-    kind: ValueKind,
-    meaning: str,
-    *,
-    project: bool = True,
-    flag: str = "",
-    variable: str = "",
-    stands_for: str = "",
-) -> Any:
-    """Return a field; `stands_for` says in the reference what an empty default stands for."""
-    known = {"kind": kind, "meaning": meaning, "project": project, "stands_for": stands_for}
-    return field(default=default, metadata={**known, "flag": flag, "variable": variable})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -421,6 +407,7 @@ class Settings:
     embedder: EmbedderSettings = field(default_factory=EmbedderSettings)
     chat: ChatSettings = field(default_factory=ChatSettings)
     discord: DiscordSettings = field(default_factory=DiscordSettings)
+    server: ServerSettings = field(default_factory=ServerSettings)
     views: Mapping[str, ViewSettings] = field(default_factory=_views)
     agents: Mapping[str, AgentSettings] = field(default_factory=dict[str, AgentSettings])
 

@@ -1,0 +1,133 @@
+"""The settings of `keepthread serve`. No project's file sets them: they say who may come in."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from keepthread.apps.cli.settings.fields import (
+    NAME,
+    NAMES,
+    NOT_NEGATIVE,
+    PATH,
+    POSITIVE,
+    TEXT,
+    optional,
+    setting,
+    whole,
+)
+
+_PORTS: Final = 65_535
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSettings:
+    """Where the HTTP server listens, what it accepts, and whose tokens it trusts."""
+
+    host: str = setting(
+        "127.0.0.1",
+        NAME,
+        "The address to listen on; `0.0.0.0` is every address of the machine.",
+        project=False,
+        flag="--host",
+    )
+    port: int = setting(
+        8765, whole(0, _PORTS), "The port to listen on.", project=False, flag="--port"
+    )
+    workers: int = setting(
+        1, whole(1, 256), "How many processes serve.", project=False, flag="--workers"
+    )
+    tls_cert: str | None = setting(
+        None,
+        optional(PATH),
+        "A file with the server's certificate chain, in PEM.",
+        project=False,
+        flag="--tls-cert",
+    )
+    tls_key: str | None = setting(
+        None,
+        optional(PATH),
+        "A file with the private key of that certificate, in PEM.",
+        project=False,
+        flag="--tls-key",
+    )
+    metrics_port: int | None = setting(
+        None,
+        optional(whole(0, _PORTS)),
+        "The port of the metrics for Prometheus, on `server.metrics_host`.",
+        project=False,
+        flag="--metrics-port",
+        stands_for="no metrics",
+    )
+    metrics_host: str = setting(
+        "127.0.0.1", NAME, "The address that shows the metrics.", project=False
+    )
+    allowed_hosts: tuple[str, ...] = setting(
+        (),
+        NAMES,
+        "The names by which clients call the server (header `Host`), beside those of this machine;"
+        " `*` is any.",
+        project=False,
+        flag="--allow-host",
+        stands_for="none",
+    )
+    allowed_origins: tuple[str, ...] = setting(
+        (),
+        NAMES,
+        "The web pages that may call it from a browser, such as `https://app.example.com`.",
+        project=False,
+        flag="--allow-origin",
+        stands_for="none",
+    )
+    rate: float = setting(
+        500.0,
+        NOT_NEGATIVE,
+        "How many requests per second a key may send to one worker; 0 is any number.",
+        project=False,
+    )
+    burst: int = setting(
+        1000, whole(1), "How many requests a key may send at once after a pause.", project=False
+    )
+    concurrency: int = setting(
+        64, whole(1), "How many requests of one key a worker does at the same time.", project=False
+    )
+    deadline: float = setting(
+        30.0, POSITIVE, "After how many seconds without a response a request ends.", project=False
+    )
+    stop_delay: float = setting(
+        0.0,
+        NOT_NEGATIVE,
+        "For how many seconds it still listens after the signal to stop, while `/readyz` answers"
+        " 503.",
+        project=False,
+    )
+    drain: float = setting(
+        20.0, POSITIVE, "How many seconds running requests may take to finish then.", project=False
+    )
+    issuer: str | None = setting(
+        None,
+        optional(TEXT),
+        "An identity provider whose tokens are accepted, exactly as their claim `iss` names it.",
+        project=False,
+        stands_for="API keys only",
+    )
+    audience: str | None = setting(
+        None, optional(TEXT), "The claim `aud` of its tokens for this server.", project=False
+    )
+    jwks: str | None = setting(
+        None,
+        optional(TEXT),
+        "Its public keys: an https address, or the path of a file.",
+        project=False,
+    )
+    algorithms: tuple[str, ...] = setting(
+        ("RS256", "ES256"), NAMES, "The algorithms of its signatures.", project=False
+    )
+    token_tenant: str | None = setting(
+        None,
+        optional(NAME),
+        "The tenant of all its tokens.",
+        project=False,
+        stands_for="as the claim `tenant_claim` says",
+    )
+    tenant_claim: str = setting("tenant", NAME, "The claim that names the tenant.", project=False)
+    owner_claim: str = setting("sub", NAME, "The claim that names the owner.", project=False)
+    scope_claim: str = setting("scope", NAME, "The claim that lists the scopes.", project=False)
