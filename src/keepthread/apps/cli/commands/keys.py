@@ -56,14 +56,14 @@ async def list_keys(call: Call) -> None:
 async def create(
     call: Call,
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="What it is for, such as the program's name.")
+        str, typer.Argument(metavar="NAME", help="A name for it, such as the program's.")
     ],
     scopes: Annotated[
         list[str] | None,
         typer.Option(
             "--scope",
             metavar="SCOPE",
-            help=f"What it allows: {', '.join(SCOPES)}; several with commas (default: read,write).",
+            help=f"Scopes: {', '.join(SCOPES)}; several with commas (default: read,write).",
         ),
     ] = None,
     owner: Annotated[
