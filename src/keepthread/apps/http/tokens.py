@@ -152,7 +152,8 @@ def _unknown_key() -> NoReturn:
 class _NoRedirects(HTTPRedirectHandler):
     """Another address than the one in the settings is not asked."""
 
-    def redirect_request(self, *_: Any, **__: Any) -> None:
+    def redirect_request(self, *given: Any) -> NoReturn:
+        given[1].close()  # the response
         raise URLError("redirected")
 
 
