@@ -114,6 +114,7 @@ VALUES: Final[Mapping[str, Value]] = {
     "Session.turn.id": maybe(named("message")),
     "Session.title_from": maybe(named("message")),
     "Session.version": maybe(named("cursor")),
+    "Facts.version": maybe(named("cursor")),
     "Session.author": maybe(named("owner")),
     "Session.explanation": lambda asker, rng: explained(
         asker.names["session key"].removeprefix(_KEY)

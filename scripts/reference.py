@@ -1,8 +1,8 @@
 """Write into the reference what the program says of itself: commands, settings, public types.
 
 A page has places for it, between `<!-- begin: NAME -->` and `<!-- end: NAME -->`. The text around
-them is written by hand and stays. `schemas.json` is written whole. With --check nothing is written;
-the exit status is 1 if a page says something else than the program.
+them is written by hand and stays. `schemas.json` and `openapi.json` are written whole. With --check
+nothing is written; the exit status is 1 if a page says something else than the program.
 """
 
 import json
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field
 from inspect import cleandoc, getdoc
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from typer.main import get_command
 
@@ -20,6 +20,8 @@ from keepthread.apps.cli.app import app, usage_of
 from keepthread.apps.cli.chat.commands import COMMANDS
 from keepthread.apps.cli.settings.fields import ValueKind
 from keepthread.apps.cli.settings.settings import KEYS, NAMED, Settings, variable_of
+from keepthread.apps.http.app import create_app as http_document
+from keepthread.apps.http.operations import OWN
 from keepthread.schema import all_schemas
 from scripts import api_reference
 
@@ -213,6 +215,39 @@ def schemas() -> str:
     return json.dumps(all_schemas(), indent=2, ensure_ascii=False) + "\n"
 
 
+# --- the HTTP server ---
+
+
+def http_operations() -> dict[str, str]:
+    """Return the operations of the HTTP server by resource, and the codes of its own errors."""
+    document = openapi()
+    parts: dict[str, list[Sequence[str]]] = {}
+    for path, item in document["paths"].items():
+        for method, each in item.items():
+            if "x-scope" in each:
+                row = (f"`{method.upper()} {path}`", f"`{each['x-scope']}`", each["summary"])
+                parts.setdefault(each["tags"][0], []).append(row)
+    tables = [
+        f"### {name.capitalize()}\n\n{_table(('request', 'scope', 'what it does'), rows)}"
+        for name, rows in parts.items()
+    ]
+    codes = [(f"`{code}`", str(status), text) for code, (status, text) in OWN.items()]
+    return {
+        "operations": "\n\n".join(tables),
+        "codes": _table(("code", "status", "meaning"), codes),
+    }
+
+
+def openapi() -> dict[str, Any]:
+    """Return the OpenAPI document of the HTTP server; it does not depend on a store."""
+    return http_document(cast(Any, None), cast(Any, None)).openapi()
+
+
+def openapi_file() -> str:
+    """Return the OpenAPI document as a file."""
+    return json.dumps(openapi(), indent=1, ensure_ascii=False) + "\n"
+
+
 # --- pages ---
 
 PAGES: Mapping[str, Callable[[], Mapping[str, str]]] = {
@@ -220,8 +255,13 @@ PAGES: Mapping[str, Callable[[], Mapping[str, str]]] = {
     "chat.md": slash_commands,
     "settings.md": settings,
     "types.md": public_types,
+    "http.md": http_operations,
 }
-FILES: Mapping[str, Callable[[], str]] = {"schemas.json": schemas, **api_reference.FILES}
+FILES: Mapping[str, Callable[[], str]] = {
+    "schemas.json": schemas,
+    "openapi.json": openapi_file,
+    **api_reference.FILES,
+}
 
 
 def renewed(name: str, page: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
 from keepthread.apps.http.settings import HttpSettings, Issuer
 from keepthread.apps.http.tokens import IssuerKeys
@@ -29,7 +30,7 @@ def private_key(name: str) -> Any:
 
 
 def jwk(name: str, kid: str, **more: Any) -> dict[str, Any]:
-    kind = jwt.algorithms.RSAAlgorithm if name == "rsa" else jwt.algorithms.ECAlgorithm
+    kind = RSAAlgorithm if name == "rsa" else ECAlgorithm
     found = kind.to_jwk(private_key(name).public_key(), as_dict=True)
     return {**found, "kid": kid, "alg": "RS256" if name == "rsa" else "ES256", **more}
 

@@ -26,7 +26,7 @@ _LOCKS: Final = ("Lock", "RLock", "Semaphore", "Condition", "TaskGroup")
 _SHOWN: Final = 90
 
 
-_TESTS: Final = ("testing/contract.py", "testing/finding.py")
+_TESTS: Final = ("testing/contract.py", "testing/finding.py", "testing/tables.py")
 """Files that are tests themselves, run within pytest's time limit."""
 
 

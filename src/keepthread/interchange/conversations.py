@@ -47,7 +47,7 @@ class ImportedConversation(NamedTuple):
     system_prompt: str | None = None
 
 
-class Problem(NamedTuple):
+class SkippedPart(NamedTuple):
     """Something that could not be imported, and why."""
 
     where: str
@@ -80,7 +80,7 @@ class Arrived:
     """Messages whose predecessor is missing; they follow the message before them in the file."""
     refused: int = 0
     """Conversations that were skipped."""
-    problems: list[Problem] = field(default_factory=list[Problem])
+    problems: list[SkippedPart] = field(default_factory=list[SkippedPart])
 
     def refuse(self, where: str, what: str) -> None:
         """Count a skipped conversation, and name it."""
@@ -90,7 +90,7 @@ class Arrived:
     def note(self, where: str, what: str) -> None:
         """Report something that a person should know."""
         if len(self.problems) < NAMED:
-            self.problems.append(Problem(where, what))
+            self.problems.append(SkippedPart(where, what))
 
 
 class Arrivals:

@@ -1,6 +1,7 @@
 """Export a tenant, or some of its sessions, as lines of JSON."""
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -16,6 +17,7 @@ from keepthread.stores.kinds import BLOB, BLOB_CHUNK, NOT_IN_FILES
 from keepthread.stores.validation import check_id
 from keepthread.types import JSON, Record, Scope, SessionInfo, SessionKey
 
+_log: Final = logging.getLogger("keepthread")
 _PAGE: Final = 500
 _DEFAULT: Final = "default"
 
@@ -44,9 +46,25 @@ async def export(
 
     With an owner, another's session is not found.
     """
-    if owner is not None:
-        check_id(owner, "owner")
-    return await _Export(store, write, owner, progress).run(sessions)
+    made = _Export(store, owner, progress)
+    async for line in made.run(sessions):
+        write(line)
+    return made.done
+
+
+async def export_lines(
+    store: Store, owner: str, *, sessions: Sequence[str] = ()
+) -> AsyncGenerator[bytes]:
+    """Yield the lines that `export` writes for an owner, as fast as they are taken.
+
+    Nothing of other owners is read. Damage is written as damage; records that cannot be read are
+    left out, which is logged.
+    """
+    made = _Export(store, owner, None, alone=True)
+    async for line in made.run(sessions):
+        yield line
+    if made.done.damaged:
+        _log.warning("the export is damaged in %d places; run `verify`", len(made.done.damaged))
 
 
 class _Export:
@@ -55,48 +73,53 @@ class _Export:
     def __init__(
         self,
         store: Store,
-        write: Callable[[bytes], object],
         owner: str | None,
         progress: Progress | None,
+        *,
+        alone: bool = False,
     ) -> None:
         self.store = store
-        self.write = write
-        self.owner = owner
+        self.owner = None if owner is None else check_id(owner, "owner")
         self.progress = progress
+        self.searched = owner if alone else None
+        """Whose sessions are read; of a damaged session nobody knows whose it is."""
         self.names: dict[SessionKey, SessionName] = {}
         self.total = 0
         self.done = Exported(damaged=[])
 
-    async def run(self, names: Sequence[str]) -> Exported:
+    async def run(self, names: Sequence[str]) -> AsyncGenerator[bytes]:
+        """Yield all lines; after the last one `done` is complete."""
         chosen = [await self._named(name) for name in dict.fromkeys(names)]
         if chosen:
             self.total = sum(session.messages for session in chosen)
         else:
-            async for session in every_session(self.store):
+            async for session in every_session(self.store, self.searched):
                 self.names[session.key] = await name_of(self.store, session)
                 self.total += session.messages if self._is_meant(session) else 0
-        self.write(jsonl.encode_line(jsonl.HEADER))
-        if chosen:
-            for session in chosen:
-                await self._session(session)
-            await self._blobs_of(chosen)
-        else:
-            await self._everything()
+        yield jsonl.encode_line(jsonl.HEADER)
+        async for line in self._chosen(chosen) if chosen else self._everything():
+            yield line
         done = self.done
         end: dict[str, JSON] = {"sessions": done.sessions, "messages": done.messages}
-        self.write(jsonl.encode_line({"end": end | {"records": done.records}}))
-        return done
+        yield jsonl.encode_line({"end": end | {"records": done.records}})
 
-    async def _blobs_of(self, sessions: Sequence[SessionInfo]) -> None:
-        """Write the blobs that some sessions refer to, each once."""
+    async def _chosen(self, sessions: Sequence[SessionInfo]) -> AsyncGenerator[bytes]:
+        for session in sessions:
+            async for line in self._session(session):
+                yield line
+        async for line in self._blobs_of(sessions):
+            yield line
+
+    async def _blobs_of(self, sessions: Sequence[SessionInfo]) -> AsyncGenerator[bytes]:
+        """Yield the blobs that some sessions refer to, each once."""
         found: dict[tuple[str, str], Record] = {}
         for session in sessions:
             with suppress(SessionGone):
                 for blob in await blobs_of_session(self.store, session.owner, session.key):
                     found[session.owner, blob.key] = blob
         for (owner, _), blob in found.items():
-            await self._chunks([blob], {"owner": owner})
-            await self._records([blob], {"owner": owner})
+            async for line in self._with_chunks([blob], {"owner": owner}):
+                yield line
 
     async def _named(self, name: str) -> SessionInfo:
         session = await self.store.get_session(name, self.owner or "default")
@@ -104,25 +127,27 @@ class _Export:
             raise SessionNotFound(f"there is no session {name!r}")
         return session
 
-    async def _everything(self) -> None:
-        async for session in every_session(self.store):
+    async def _everything(self) -> AsyncGenerator[bytes]:
+        async for session in every_session(self.store, self.searched):
             if self._is_meant(session):
-                await self._session(session)
+                async for line in self._session(session):
+                    yield line
             elif session.state == "damaged":
                 id = self.names[session.key].id
                 self.done.damaged.append(f"whose session {id!r} is, so it is left out")
-        for owner in await self.store.owners():
-            if self.owner in (None, owner):
-                await self._write_scope(Scope(owner=owner), {"owner": owner})
-        if self.owner is None:
-            await self._write_scope(Scope(), {})
+        owners = [self.searched] if self.searched else await self.store.owners()
+        scopes = [Scope(owner=each) for each in owners]
+        meant = [scope for scope in scopes if self.owner in (None, scope.owner)]
+        for scope in [*meant, Scope()] if self.owner is None else meant:
+            async for line in self._scope(scope):
+                yield line
 
     def _is_meant(self, session: SessionInfo) -> bool:
         if session.forgotten:  # its tombstones belong to this store
             return False
         return self.owner is None or (session.state == "live" and session.owner == self.owner)
 
-    async def _session(self, session: SessionInfo) -> None:
+    async def _session(self, session: SessionInfo) -> AsyncGenerator[bytes]:
         # The records are read first: every message they name is then in the log that is read after.
         if session.key not in self.names:  # it was made since
             self.names[session.key] = await name_of(self.store, session)
@@ -136,18 +161,20 @@ class _Export:
         if session.state == "damaged":
             self.done.damaged.append(f"the record of session {id!r}: owner, title and more")
         before = replace(self.done, damaged=self.done.damaged.copy())
-        self._write("session", nouns.session_to_json(replace(session, id=id or "")))
+        yield _line("session", nouns.session_to_json(replace(session, id=id or "")))
         self.done.sessions += 1
         try:
-            await self._messages(session)
+            async for line in self._messages(session):
+                yield line
         except SessionGone:
             # A part of it is already written: this line makes the import leave it out.
-            self._write("deleted", {"session": id, "owner": owner})
+            yield _line("deleted", {"session": id, "owner": owner})
             self.done = replace(before, deleted=before.deleted + 1)
             return
-        await self._records(records, {"session": id, "owner": owner})
+        async for line in self._records(records, {"session": id, "owner": owner}):
+            yield line
 
-    async def _messages(self, session: SessionInfo) -> None:
+    async def _messages(self, session: SessionInfo) -> AsyncGenerator[bytes]:
         id = self.names[session.key].id
         after = 0
         while after < session.messages:
@@ -157,24 +184,28 @@ class _Export:
             for message in page:
                 if message.state == "damaged":
                     self.done.damaged.append(f"message {message.seq} of session {id!r}")
-                self._write("message", nouns.message_to_json(nouns.presentable(message)))
+                yield _line("message", nouns.message_to_json(nouns.presentable(message)))
             after = page[-1].seq
             self.done.messages += len(page)
             if self.progress:
                 self.progress(self.done.messages, max(self.total, self.done.messages))
 
-    async def _write_scope(self, scope: Scope, named: JSON) -> None:
+    async def _scope(self, scope: Scope) -> AsyncGenerator[bytes]:
+        """Yield the records of an owner or of the tenant."""
         where = f"owner {scope.owner!r}" if scope.owner else "the tenant"
         records = await self._read_records(scope, where)
-        await self._chunks(records, named)
-        await self._records(records, named)
+        async for line in self._with_chunks(records, {"owner": scope.owner} if scope.owner else {}):
+            yield line
 
-    async def _chunks(self, records: Sequence[Record], named: JSON) -> None:
-        """Write the chunks of blobs, before the records that describe them."""
+    async def _with_chunks(self, records: Sequence[Record], named: JSON) -> AsyncGenerator[bytes]:
+        """Yield the chunks of blobs, and then the records that describe them."""
         for record in records:
             if record.kind == BLOB:
                 async for chunk in chunks_of(self.store, record):
-                    await self._records([chunk], named)
+                    async for line in self._records([chunk], named):
+                        yield line
+        async for line in self._records(records, named):
+            yield line
 
     async def _read_records(self, scope: Scope, where: str) -> list[Record]:
         try:
@@ -185,11 +216,11 @@ class _Export:
         # Leases and receipts are about this store, so they are not exported.
         return [record for record in records if record.kind not in NOT_IN_FILES]
 
-    async def _records(self, records: Sequence[Record], scope: JSON) -> None:
+    async def _records(self, records: Sequence[Record], scope: JSON) -> AsyncGenerator[bytes]:
         for record in records:
             for span in record.made_of:
                 await self._learn_name(span.session)
-            self._write("record", nouns.record_to_json(record, scope, self.names))
+            yield _line("record", nouns.record_to_json(record, scope, self.names))
         self.done.records += len(records)
 
     async def _learn_name(self, key: SessionKey) -> None:
@@ -199,8 +230,9 @@ class _Export:
                 session = await self.store.describe(key)
                 self.names[key] = await name_of(self.store, session)
 
-    def _write(self, kind: str, value: dict[str, Any]) -> None:
-        self.write(jsonl.encode_line({kind: value}))
+
+def _line(kind: str, value: dict[str, Any]) -> bytes:
+    return jsonl.encode_line({kind: value})
 
 
 async def name_of(store: Store, session: SessionInfo) -> SessionName:

@@ -1,11 +1,12 @@
 """OwnerMemory: the memory of one owner. Nothing of another owner can be reached through it."""
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from keepthread.errors import InvalidInput, SessionExists, SessionNotFound
+from keepthread.interchange.export import export_lines
 from keepthread.memory.blobs.blobs import Blobs
 from keepthread.memory.changes import read_changes
 from keepthread.memory.search.search import Filters, Hit
@@ -198,6 +199,17 @@ class OwnerMemory:
         some were deleted raises `CursorExpired`.
         """
         return await read_changes(self._store, self._owner, after, limit, wait)
+
+    # --- export ---
+
+    def export(self, *, session: str | None = None) -> AsyncGenerator[bytes]:
+        """Yield everything of this owner, or one session, as lines of JSON, without any loss.
+
+        `async for line in memory.export(): file.write(line)`; `keepthread import` reads the file.
+        The last line says how much was exported: without it, the export is incomplete.
+        """
+        names = () if session is None else (check_id(session, "session"),)
+        return export_lines(self._store, self._owner, sessions=names)
 
     # --- blobs ---
 

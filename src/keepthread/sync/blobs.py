@@ -8,7 +8,7 @@ from keepthread.memory.blobs.blobs import Blobs as AsyncBlobs
 from keepthread.memory.blobs.repository import UNKNOWN_TYPE
 from keepthread.memory.blobs.types import Blob
 from keepthread.stores.validation import show
-from keepthread.sync.derive import Wrapper, blocking
+from keepthread.sync.derive import Wrapper, blocking, stepped
 from keepthread.sync.loop import Call
 
 
@@ -47,16 +47,7 @@ class Blobs(Wrapper[AsyncBlobs]):
 
     def open(self, digest: str) -> Generator[bytes]:
         """Yield a blob's bytes piece by piece; see `keepthread.memory.blobs.blobs.Blobs.open`."""
-        stream = self._wrapped.open(digest)
-
-        async def step() -> bytes | None:
-            return await anext(stream, None)
-
-        try:
-            while (piece := self._loop.run(step)) is not None:
-                yield piece
-        finally:
-            self._loop.run(stream.aclose)
+        yield from stepped(self._loop, self._wrapped.open(digest))
 
     read = blocking(AsyncBlobs.read)
     info = blocking(AsyncBlobs.info)

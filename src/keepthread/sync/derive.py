@@ -1,7 +1,7 @@
 """Derive blocking methods from coroutine methods: same parameters, types and docstring."""
 
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager
 from functools import wraps
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
@@ -40,6 +40,22 @@ class BlockingMethod(Protocol[A_contra, P, T_co]):
     def __get__(
         self, instance: Wrapper[A_contra], owner: type | None = None
     ) -> Callable[P, T_co]: ...
+
+
+def stepped(loop: Loop, stream: AsyncGenerator[T]) -> Generator[T]:
+    """Yield what an asynchronous generator yields; it is closed when this one is."""
+
+    async def step() -> list[T]:
+        try:
+            return [await anext(stream)]
+        except StopAsyncIteration:
+            return []
+
+    try:
+        while found := loop.run(step):
+            yield found[0]
+    finally:
+        loop.run(stream.aclose)
 
 
 def blocking(

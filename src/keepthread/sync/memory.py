@@ -1,5 +1,6 @@
 """Memory, blocking: open a store, get sessions from it."""
 
+from collections.abc import Generator
 from contextlib import suppress
 from typing import Self
 
@@ -15,7 +16,7 @@ from keepthread.memory.summaries import Compaction
 from keepthread.protocols import Store, TokenCounter
 from keepthread.stores.outbox.store import Outbox as AsyncOutbox
 from keepthread.sync.blobs import Blobs
-from keepthread.sync.derive import Wrapper, blocking, blocking_open, blocking_wrapped
+from keepthread.sync.derive import Wrapper, blocking, blocking_open, blocking_wrapped, stepped
 from keepthread.sync.loop import Loop
 from keepthread.sync.session import Session
 
@@ -83,6 +84,10 @@ class OwnerMemory(Wrapper[AsyncOwnerMemory]):
     search = blocking(AsyncOwnerMemory.search)
     index = blocking(AsyncOwnerMemory.index)
     changes = blocking(AsyncOwnerMemory.changes)
+
+    def export(self, *, session: str | None = None) -> Generator[bytes]:
+        """Yield everything of this owner as lines of JSON; see `keepthread.OwnerMemory.export`."""
+        yield from stepped(self._loop, self._wrapped.export(session=session))
 
     @property
     def blobs(self) -> Blobs:

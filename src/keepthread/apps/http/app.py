@@ -1,8 +1,8 @@
 """The application of one worker: the routes, and the layers around them."""
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 import keepthread
@@ -14,15 +14,13 @@ from keepthread.apps.http.idempotency import HEADER, REPLAYED, Idempotency
 from keepthread.apps.http.json_input import JsonInput
 from keepthread.apps.http.limits import Deadlines, KeyLimits
 from keepthread.apps.http.origins import Origins
+from keepthread.apps.http.routes import add_routes
 from keepthread.apps.http.settings import HttpSettings
 from keepthread.apps.http.state import WorkerState
 from keepthread.memory.memory import Memory
 
 if TYPE_CHECKING:
     from keepthread.protocols.server import ServerTables
-
-ROUTERS: Final[list[APIRouter]] = []
-"""What is served under `/v1`; one router for each resource."""
 
 
 def create_app(
@@ -49,8 +47,7 @@ def create_app(
     app.state.keepthread = state
     problems.install(app)
     app.include_router(health.router)
-    for router in ROUTERS:
-        app.include_router(router, prefix="/v1")
+    add_routes(app)
     _add_layers(app, state, count)
     return app
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 RAW_PATHS: Final = ("/v1/blobs",)
-"""Where a body may be of any media type."""
+"""Where a body is bytes of any media type, also JSON, which is stored and not read."""
 _JSON: Final = frozenset({"application/json", "application/merge-patch+json"})
 _BODY: Final = "keepthread_body"
 
@@ -45,14 +45,14 @@ class JsonInput:
                 "Send the body without compression.",
                 headers={"Accept-Encoding": "identity"},
             )
-        if _is_json(scope):
+        if scope["path"].startswith(RAW_PATHS):
+            most = self._declared(scope, self._settings.max_upload)
+            await self._app(scope, _counted(receive, most), send)
+        elif _is_json(scope):
             body = await _read(receive, self._declared(scope, self._settings.max_json))
             check_json(body, self._settings.max_depth)
             scope.setdefault("state", {})[_BODY] = body
             await self._app(scope, _again(body, receive), send)
-        elif scope["path"].startswith(RAW_PATHS):
-            most = self._declared(scope, self._settings.max_upload)
-            await self._app(scope, _counted(receive, most), send)
         else:
             raise Problem(
                 415,

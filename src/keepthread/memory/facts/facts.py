@@ -11,7 +11,16 @@ from keepthread.memory.facts.extraction import Extractor, costs
 from keepthread.memory.facts.records import checked
 from keepthread.memory.facts.repository import FactRepository
 from keepthread.memory.facts.resolution import in_order, order_of, said, slot_of
-from keepthread.memory.facts.types import OWNER, Extracted, Fact, Found, Loaded, Noted, Wording
+from keepthread.memory.facts.types import (
+    OWNER,
+    Extracted,
+    Fact,
+    Found,
+    Loaded,
+    Noted,
+    Wording,
+    version_of,
+)
 from keepthread.stores.cursors import check_position, decode_cursor, encode_cursor
 from keepthread.stores.validation import check_count, check_text, check_time, seconds_of, show
 from keepthread.types import JSON, Message, Origin, Page
@@ -191,10 +200,13 @@ class Facts:
         value: str | None = None,
         since: float | datetime | None = None,
         until: float | datetime | None = None,
+        version: str | None = None,
     ) -> Fact:
         """Correct a fact by its owner's word, and return it; None leaves a field as it is.
 
         From now on it counts as if its owner had just said it, and it stays tied to its messages.
+        With the `version` of the fact that the correction is based on, it is refused with `Stale`
+        if its words were changed since.
         """
         known = await self._known(key)
         if known.state == "superseded":
@@ -207,6 +219,8 @@ class Facts:
         anew = text is not None or value is not None
 
         def change(fact: Noted) -> Noted:
+            if version is not None and version_of(fact) != version:
+                raise Stale(f"fact {key} was changed since version {version}")
             began = known.since if start is None else start
             new = fact._replace(at=now, place=None, confirmed_at=now, since=began, **changes)
             if end is not None and fact.until is None:

@@ -1,6 +1,8 @@
 """Data types of facts, of their sources, and of what loading a document changed."""
 
+import json
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from keepthread.types import Origin
@@ -109,6 +111,17 @@ class Fact(NamedTuple):
     """The agent that alone is shown it, for this owner; empty for a fact of the owner."""
     source: str = ""
     """Where it came from, if no message states it, such as `mcp:CLIENT`."""
+
+    @property
+    def version(self) -> str:
+        """Return a text that differs once its text, subject, attribute or value were changed."""
+        return version_of(self)
+
+
+def version_of(fact: Noted | Fact) -> str:
+    """Return a text that differs between two wordings of a fact."""
+    words = (fact.text, fact.subject, fact.attribute, fact.value)
+    return sha256(json.dumps(words).encode()).hexdigest()[:16]
 
 
 Found: TypeAlias = list[Fact]

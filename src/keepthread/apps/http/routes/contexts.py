@@ -1,0 +1,71 @@
+"""Contexts: what a model should see, and why earlier ones were as they were."""
+
+from typing import Final
+
+from fastapi import APIRouter, Response
+
+from keepthread.apps.http.bodies import ContextBody
+from keepthread.apps.http.operations import (
+    OF_SESSIONS,
+    Limit,
+    Reads,
+    SessionId,
+    operation,
+    returns,
+    returns_page,
+)
+from keepthread.apps.http.replies import BuiltContext, page_of, reply
+from keepthread.context.context import Context
+from keepthread.memory.why_log import Explanation
+
+router: Final = APIRouter(prefix="/v1/sessions/{session:id}", tags=["contexts"])
+
+
+def built(context: Context, body: ContextBody) -> BuiltContext:
+    """Return a context as the body asked for it."""
+    rendered = {
+        "openai-chat": context.to_openai_chat,
+        "openai-responses": context.to_openai_responses,
+        "anthropic": context.to_anthropic,
+    }.get(body.format)
+    return BuiltContext(
+        system=context.system,
+        messages=[*context.messages],
+        tokens=context.tokens,
+        budget=context.selection.budget,
+        truncated=sorted(context.truncated),
+        truncated_newest=context.truncated_newest,
+        rendered=rendered(body.provider) if rendered else None,
+        text=context.text if body.format == "text" else None,
+        why=context.why,
+    )
+
+
+@operation(
+    router,
+    "POST",
+    "/context",
+    returns(BuiltContext),
+    errors=(*OF_SESSIONS, "budget_too_small"),
+)
+async def build_context(caller: Reads, session: SessionId, body: ContextBody) -> Response:
+    """Build what a model should see now.
+
+    It is a POST because the text to recall by does not belong into an address, which is logged.
+    """
+    found = await caller.memory.get_session(session)
+    context = await found.context(
+        body.view,
+        budget=body.budget,
+        query=body.query,
+        newest=body.newest,
+        text=body.format == "text",
+    )
+    return reply(built(context, body))
+
+
+@operation(router, "GET", "/explanations", returns_page(Explanation), errors=OF_SESSIONS)
+async def list_explanations(caller: Reads, session: SessionId, limit: Limit = 10) -> Response:
+    """List the explanations of the latest contexts, newest first, as far as they are kept."""
+    found = await caller.memory.get_session(session)
+    return page_of(caller, "list_explanations", await found.explanations(limit))

@@ -1,0 +1,112 @@
+"""Events: the owner's changes as they happen, as server-sent events.
+
+The id of an event is the signed cursor of the change feed. The events of one page share the id that
+comes with the last of them: a client that lost its connection inside a page gets that page again.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncGenerator
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.responses import StreamingResponse
+
+from keepthread.apps.http.caller import Caller, state_of
+from keepthread.apps.http.cursors import sign
+from keepthread.apps.http.operations import Reads, operation, returns_bytes
+from keepthread.apps.http.problems import problem_of
+from keepthread.apps.http.replies import cursor_of
+from keepthread.errors import KeepthreadError
+from keepthread.schema import to_json
+from keepthread.types import Change, Page
+
+router: Final = APIRouter(prefix="/v1", tags=["events"])
+EVENT_STREAM: Final = "text/event-stream"
+PAGE: Final = 100
+HEARTBEAT: Final = 15.0
+"""Seconds after which a stream without events sends a comment, so that proxies keep it open."""
+LIFETIME: Final = 300.0
+"""Seconds after which a stream ends. A client connects again, and its key is checked again."""
+_NAME: Final = "watch_events"
+_HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+
+
+@operation(
+    router,
+    "GET",
+    "/events",
+    returns_bytes(EVENT_STREAM, "Events, until the client or the server ends the stream."),
+    errors=("cursor_expired",),
+)
+async def watch_events(
+    caller: Reads,
+    request: Request,
+    last_event_id: Annotated[
+        str | None, Header(description="The id of the last event that the client has.")
+    ] = None,
+    after: Annotated[
+        str | None, Query(description="The same, for clients that cannot send the header.")
+    ] = None,
+) -> Response:
+    """Watch the owner's changes: each event says what was written, without the text.
+
+    Every change comes at least once, those of one session in order. Without `Last-Event-ID` the
+    stream begins with the present. Changes are kept for seven days; after that the id is refused
+    (`cursor_expired`): read everything again, and watch without an id. A stream ends after five
+    minutes; connect again with the last id.
+    """
+    start = cursor_of(caller, _NAME, last_event_id or after or None)
+    limit = PAGE if start else 0
+    page = await caller.memory.changes(after=start, limit=limit)
+    events = stream(caller, page, state_of(request).stopping)
+    return StreamingResponse(events, media_type=EVENT_STREAM, headers=_HEADERS)
+
+
+async def stream(
+    caller: Caller,
+    page: Page[Change],
+    stopping: asyncio.Event,
+    *,
+    heartbeat: float = HEARTBEAT,
+    lifetime: float = LIFETIME,
+) -> AsyncGenerator[bytes]:
+    """Yield events, the given page first, until the server stops or the time is over."""
+    end = time.monotonic() + lifetime
+    stop = asyncio.ensure_future(stopping.wait())
+    try:
+        yield b"retry: 1000\n\n"
+        while True:
+            yield encoded(caller, page)
+            left = end - time.monotonic()
+            if stop.done() or left <= 0:
+                return
+            reading = asyncio.ensure_future(
+                caller.memory.changes(after=page.next, limit=PAGE, wait=min(heartbeat, left))
+            )
+            try:
+                await asyncio.wait({reading, stop}, return_when=asyncio.FIRST_COMPLETED)
+                if not reading.done():
+                    return
+                page = reading.result()
+            except KeepthreadError as error:
+                yield _event("error", json.dumps(problem_of(error).body()))
+                return
+            finally:
+                reading.cancel()
+    finally:
+        stop.cancel()
+
+
+def encoded(caller: Caller, page: Page[Change]) -> bytes:
+    """Return a page of changes as events; an empty one is a comment with the new id."""
+    identity = f"id: {sign(caller, _NAME, page.next)}\n" if page.next else ""
+    if not page:
+        return f": waiting\n{identity}\n".encode()
+    *before, last = [_event(change.kind, json.dumps(to_json(change))) for change in page]
+    return b"".join([*before, identity.encode(), last])
+
+
+def _event(name: str, data: str) -> bytes:
+    return f"event: {name}\ndata: {data}\n\n".encode()

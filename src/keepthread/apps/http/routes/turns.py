@@ -1,0 +1,143 @@
+"""Turns: a user message, the messages of model and tools, and one answer.
+
+Each request finds the turn again by the id of its user message, so any worker can continue it. A
+turn is entered but never left: a request that fails must not close the open tool calls, because the
+client may still answer them.
+"""
+
+from typing import Final
+
+from fastapi import APIRouter, Response
+
+from keepthread.apps.http.bodies import (
+    ContextBody,
+    FinishBody,
+    MessagesBody,
+    TurnBody,
+    attachments,
+)
+from keepthread.apps.http.caller import Caller
+from keepthread.apps.http.operations import (
+    OF_SESSIONS,
+    Reads,
+    SessionId,
+    TurnId,
+    Writes,
+    operation,
+    returns,
+    returns_page,
+)
+from keepthread.apps.http.replies import BuiltContext, TurnState, page_of, reply
+from keepthread.apps.http.routes.contexts import built
+from keepthread.errors import InvalidInput
+from keepthread.memory.turn import Turn
+from keepthread.types import Message
+
+router: Final = APIRouter(prefix="/v1/sessions/{session:id}/turns", tags=["turns"])
+ONE: Final = "/{turn:id}"
+_ERRORS: Final = (*OF_SESSIONS, "message_not_found")
+
+
+async def _resumed(caller: Caller, session: str, turn: str) -> Turn:
+    found = await caller.memory.get_session(session)
+    return await found.resume_turn(turn).__aenter__()
+
+
+def _state(turn: Turn) -> TurnState:
+    return TurnState(turn.user.id, turn.number, turn.user, turn.answer)
+
+
+@operation(
+    router,
+    "POST",
+    "",
+    returns(TurnState, "The turn."),
+    status=201,
+    errors=(*OF_SESSIONS, "conflict", "too_large"),
+)
+async def begin_turn(caller: Writes, session: SessionId, body: TurnBody) -> Response:
+    """Begin a turn: store the user message, before any model is asked.
+
+    With an `id` the request can be repeated; if the turn is finished by then, `answer` is there.
+    """
+    found = await caller.memory.get_session(session)
+    turn = found.turn(
+        body.text, id=body.id, author=body.author, attachments=attachments(body.attachments)
+    )
+    return reply(_state(await turn.__aenter__()), 201)
+
+
+@operation(router, "GET", ONE, returns(TurnState), errors=_ERRORS)
+async def get_turn(caller: Reads, session: SessionId, turn: TurnId) -> Response:
+    """Get a turn: its user message, and the answer if there is one."""
+    return reply(_state(await _resumed(caller, session, turn)))
+
+
+@operation(
+    router,
+    "POST",
+    f"{ONE}/messages",
+    returns_page(Message),
+    status=201,
+    errors=(*_ERRORS, "conflict", "too_large"),
+)
+async def append_to_turn(
+    caller: Writes, session: SessionId, turn: TurnId, body: MessagesBody
+) -> Response:
+    """Append messages of the model and its tools to a turn.
+
+    The first result of a tool call stays; sent again, it is returned.
+    """
+    resumed = await _resumed(caller, session, turn)
+    stored = await resumed.append(*(each.message() for each in body.messages))
+    response = page_of(caller, "append_to_turn", stored)
+    response.status_code = 201
+    return response
+
+
+@operation(
+    router,
+    "POST",
+    f"{ONE}/context",
+    returns(BuiltContext),
+    errors=(*_ERRORS, "budget_too_small"),
+)
+async def build_turn_context(
+    caller: Writes, session: SessionId, turn: TurnId, body: ContextBody
+) -> Response:
+    """Build what a model should see to answer a turn.
+
+    The answer of the turn then records which messages it was written from.
+    """
+    resumed = await _resumed(caller, session, turn)
+    context = await resumed.context(
+        body.view,
+        budget=body.budget,
+        query=body.query,
+        newest=body.newest,
+        text=body.format == "text",
+    )
+    await resumed.suspend()
+    return reply(built(context, body))
+
+
+@operation(
+    router,
+    "POST",
+    f"{ONE}/finish",
+    returns(Message, "The answer that is stored."),
+    errors=(*_ERRORS, "conflict", "too_large"),
+)
+async def finish_turn(
+    caller: Writes, session: SessionId, turn: TurnId, body: FinishBody
+) -> Response:
+    """Store the answer of a turn, and return the answer that is stored.
+
+    A turn has one answer: if it has one already, that one is returned.
+    """
+    if (body.text is None) == (body.message is None):
+        raise InvalidInput("give the answer as a `text`, or as a `message`")
+    resumed = await _resumed(caller, session, turn)
+    answer = body.message.message() if body.message else body.text or ""
+    stored = await resumed.finish(answer, usage=body.usage, truncated=body.truncated)
+    return reply(stored)
