@@ -104,7 +104,7 @@ def _refuse_constant(_: str) -> NoReturn:
 
 def _is_deeper(value: object, most: int) -> bool:
     level: list[Any] = [value]
-    for _ in range(most + 1):
+    for _ in range(most):
         level = [
             child for each in level for child in _children(each) if isinstance(child, dict | list)
         ]

@@ -166,20 +166,29 @@ class KeyLimits:
     ) -> None:
         """Serve a request; an event stream, which lasts, moves to slots of its own."""
         stream = self._streams.taken(key)
-        open_stream = False
+        opened, refused = False, None
 
         async def counted(message: "Message") -> None:
-            nonlocal open_stream
+            nonlocal opened, refused
             if _begins_stream(message):
-                stream.__enter__()
-                open_stream = True
+                try:
+                    stream.__enter__()
+                except Problem as problem:
+                    refused = problem
+                    raise
+                opened = True
                 release()
             await send(message)
 
         try:
             await self._app(scope, receive, counted)
+        except Exception:
+            # A response that streams wraps what is raised in it.
+            if refused is not None:
+                raise refused from None
+            raise
         finally:
-            if open_stream:
+            if opened:
                 stream.__exit__(None, None, None)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from keepthread.apps.http.access import route_of
+from keepthread.apps.http.access import LOG, route_of
 
 if TYPE_CHECKING:
     from starlette.types import Scope
@@ -48,8 +48,9 @@ class Metrics:
 
 
 def expose(host: str, port: int, registry: CollectorRegistry) -> Any:
-    """Serve a registry to Prometheus from a thread; return what stops it, and its port."""
+    """Serve a registry to Prometheus from a thread; return what stops it."""
     server, _ = start_http_server(port, host, registry)
+    LOG.info("metrics", extra={"fields": {"host": host, "port": server.server_port}})
     return server
 
 

@@ -152,7 +152,16 @@ def _unknown_key() -> NoReturn:
 class _NoRedirects(HTTPRedirectHandler):
     """Another address than the one in the settings is not asked."""
 
-    def redirect_request(self, *_: Any, **__: Any) -> None:
+    def redirect_request(
+        self,
+        req: Any,  # noqa: ARG002
+        fp: Any,
+        code: Any,  # noqa: ARG002
+        msg: Any,  # noqa: ARG002
+        headers: Any,  # noqa: ARG002
+        newurl: Any,  # noqa: ARG002
+    ) -> NoReturn:
+        fp.close()
         raise URLError("redirected")
 
 

@@ -1,0 +1,122 @@
+"""`Idempotency-Key`: a request that is sent again is not done again."""
+
+import asyncio
+from typing import Any
+
+import httpx2
+import pytest
+
+from keepthread.apps.http.settings import HttpSettings
+from keepthread.protocols.server import LEASE
+from tests.http_app import Served, served
+
+KEY = {"Idempotency-Key": "order-66"}
+
+
+async def post(server: Served, headers: dict[str, str], text: str = "hello") -> httpx2.Response:
+    return await server.client.post("/v1/notes/a", json={"text": text}, headers=headers)
+
+
+@pytest.fixture(params=["ram://", "sqlite"])
+def url(request: pytest.FixtureRequest, tmp_path: Any) -> str:
+    return request.param if "://" in request.param else f"sqlite:///{tmp_path}/a.db"
+
+
+async def test_the_second_attempt_gets_the_first_response(url: str) -> None:
+    async with served(url=url) as server:
+        headers = await server.headers() | KEY
+        first, second = await post(server, headers), await post(server, headers)
+    assert first.json() == second.json() == {"id": "a", "length": 5, "done": 1}
+    assert "Idempotency-Replayed" not in first.headers
+    assert second.headers["Idempotency-Replayed"] == "true"
+    assert second.headers["Content-Type"] == "application/json"
+
+
+async def test_another_request_with_the_same_key_is_refused() -> None:
+    async with served() as server:
+        headers = await server.headers() | KEY
+        await post(server, headers)
+        other_body = await post(server, headers, "other")
+        other_path = await server.client.post(
+            "/v1/notes/b", json={"text": "hello"}, headers=headers
+        )
+    assert other_body.json()["type"] == other_path.json()["type"] == "idempotency_mismatch"
+    assert (other_body.status_code, other_path.status_code, server.gate.done) == (422, 422, 1)
+
+
+async def test_keys_and_owners_do_not_share_requests() -> None:
+    async with served() as server:
+        program = await server.headers(owner=None) | KEY
+        for owner in ("ann", "bob"):
+            answer = await post(server, program | {"Keepthread-Owner": owner}, owner)
+            assert answer.status_code == 200
+        assert (await post(server, await server.headers() | KEY, "third")).status_code == 200
+    assert server.gate.done == 3
+
+
+async def test_a_request_in_progress_is_not_begun_again() -> None:
+    async with served() as server:
+        headers = await server.headers() | KEY
+        first = asyncio.create_task(post(server, headers, "wait"))
+        await server.gate.entered.wait()
+        second = await post(server, headers, "wait")
+        server.gate.open.set()
+        assert (await first).status_code == 200
+        third = await post(server, headers, "wait")
+    assert (second.status_code, second.json()["type"]) == (409, "request_in_flight")
+    assert second.headers["Retry-After"] == "1"
+    assert third.json() == (await first).json()
+    assert server.gate.done == 1
+
+
+async def test_a_client_that_gave_up_finds_the_response_later() -> None:
+    async with served(HttpSettings(deadline=0.2)) as server:
+        headers = await server.headers() | KEY
+        late = await post(server, headers, "wait")
+        server.gate.open.set()
+        await server.app.state.keepthread.finish()
+        again = await post(server, headers, "wait")
+    assert (late.status_code, again.status_code) == (504, 200)
+    assert server.gate.done == 1
+
+
+@pytest.mark.parametrize("text", ["invalid", "damaged", "bug"])
+async def test_a_request_that_failed_is_tried_again(text: str) -> None:
+    async with served() as server:
+        headers = await server.headers() | KEY
+        first, second = await post(server, headers, text), await post(server, headers, text)
+    assert first.status_code == second.status_code >= 400
+    assert server.gate.done == 2
+
+
+async def test_a_worker_that_died_keeps_a_request_for_a_minute_only() -> None:
+    async with served() as server:
+        headers = await server.headers() | KEY
+        state = server.app.state.keepthread
+        first = asyncio.create_task(post(server, headers, "wait"))
+        await server.gate.entered.wait()
+        clock = state.clock
+        state.clock = lambda: clock() + LEASE + 1
+        server.gate.open.set()
+        second = await post(server, headers, "wait")
+        await first
+    assert second.status_code == 200
+
+
+async def test_a_new_key_is_stored_nowhere_also_not_as_a_response() -> None:
+    async with served() as server:
+        headers = await server.headers("admin", owner=None) | KEY
+        first = await server.client.post("/v1/keys/new", headers=headers)
+        second = await server.client.post("/v1/keys/new", headers=headers)
+    assert first.json() == {"key": "kt_shown_once"}
+    assert (second.status_code, second.json()["type"]) == (410, "response_not_kept")
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, "a\x7fb"])
+async def test_a_key_is_a_short_text(key: str) -> None:
+    async with served() as server:
+        headers = await server.headers() | {"Idempotency-Key": key}
+        answer = await post(server, headers)
+        read = await server.client.get("/v1/who", headers=headers)
+    assert (answer.status_code, answer.json()["type"]) == (400, "invalid_idempotency_key")
+    assert read.status_code == 200

@@ -1,0 +1,201 @@
+"""Limits of the HTTP server: rates, numbers, sizes, times, and JSON with one meaning."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keepthread.apps.http.json_input import check_json
+from keepthread.apps.http.limits import Buckets
+from keepthread.apps.http.problems import Problem
+from keepthread.apps.http.settings import HttpSettings
+from tests.http_app import listening, served
+
+NOTE = {"text": "hello"}
+
+
+async def test_a_key_that_asks_too_often_waits_and_others_do_not() -> None:
+    async with served(HttpSettings(rate=0.001, burst=3)) as server:
+        one, two = await server.headers(), await server.headers()
+        answers = [await server.client.get("/v1/who", headers=one) for _ in range(4)]
+        other = await server.client.get("/v1/who", headers=two)
+        health = await server.client.get("/livez")
+    assert [each.status_code for each in answers] == [200, 200, 200, 429]
+    assert answers[3].json()["type"] == "rate_limited"
+    assert int(answers[3].headers["Retry-After"]) >= 1
+    assert (other.status_code, health.status_code) == (200, 200)
+
+
+@given(
+    st.floats(0.1, 100),
+    st.integers(1, 20),
+    st.lists(st.floats(0, 5), min_size=1, max_size=60),
+)
+def test_no_more_pass_than_the_burst_and_the_rate(
+    rate: float, burst: int, pauses: list[float]
+) -> None:
+    buckets, now, passed = Buckets(rate, burst), 0.0, 0
+    for pause in pauses:
+        now += pause
+        seconds = buckets.wait("key", now)
+        passed += seconds == 0
+        assert 0 <= seconds <= 1 / rate
+    assert passed <= burst + rate * now + 1e-6
+
+
+async def test_a_key_has_so_many_requests_at_once_and_others_their_own() -> None:
+    async with served(HttpSettings(concurrency=1)) as server:
+        one, two = await server.headers(), await server.headers()
+        waiting = asyncio.create_task(
+            server.client.post("/v1/notes/a", json={"text": "wait"}, headers=one)
+        )
+        await server.gate.entered.wait()
+        refused = await server.client.get("/v1/who", headers=one)
+        other = await server.client.get("/v1/who", headers=two)
+        server.gate.open.set()
+        assert (await waiting).status_code == 200
+        after = await server.client.get("/v1/who", headers=one)
+    assert (refused.status_code, refused.json()["type"]) == (429, "too_many_requests")
+    assert refused.headers["Retry-After"] == "1"
+    assert (other.status_code, after.status_code) == (200, 200)
+
+
+async def test_a_full_server_says_so() -> None:
+    async with served(HttpSettings(max_requests=1)) as server:
+        key = await server.headers()
+        waiting = asyncio.create_task(
+            server.client.post("/v1/notes/a", json={"text": "wait"}, headers=key)
+        )
+        await server.gate.entered.wait()
+        refused = await server.client.get("/v1/who", headers=key)
+        server.gate.open.set()
+        await waiting
+    assert (refused.status_code, refused.json()["type"]) == (503, "overloaded")
+
+
+async def test_event_streams_have_slots_of_their_own() -> None:
+    async with listening(HttpSettings(concurrency=1, max_requests=1, streams=1)) as server:
+        key = await server.headers()
+        async with server.client.stream("GET", "/v1/events", headers=key) as stream:
+            lines = stream.aiter_lines()
+            assert await anext(lines) == "data: begun"
+            second = await server.client.get("/v1/events", headers=key)
+            beside = await server.client.get("/v1/who", headers=key)
+            server.app.state.keepthread.stopping.set()
+            rest = [line async for line in lines]
+    assert "data: ended" in rest
+    assert (second.status_code, second.json()["type"]) == (429, "too_many_requests")
+    assert beside.status_code == 200
+
+
+async def test_a_request_that_takes_too_long_is_ended() -> None:
+    async with served(HttpSettings(deadline=0.05)) as server:
+        key = await server.headers()
+        late = await server.client.post("/v1/notes/a", json={"text": "wait"}, headers=key)
+        after = await server.client.get("/v1/who", headers=key)
+    assert (late.status_code, late.json()["type"]) == (504, "deadline_exceeded")
+    assert after.status_code == 200
+
+
+async def test_a_body_that_never_ends_is_given_up() -> None:
+    async def slow() -> AsyncGenerator[bytes]:
+        yield b'{"text": "'
+        await asyncio.Event().wait()
+
+    async with served(HttpSettings(deadline=0.05)) as server:
+        key = await server.headers() | {"Content-Type": "application/json"}
+        late = await server.client.post("/v1/notes/a", content=slow(), headers=key)
+    assert (late.status_code, late.json()["type"]) == (408, "request_timeout")
+    assert server.gate.done == 0
+
+
+async def test_bodies_have_a_size() -> None:
+    async def parts() -> AsyncGenerator[bytes]:
+        for _ in range(3):
+            yield b" " * 400
+
+    async with served(HttpSettings(max_json=1000, max_upload=1000)) as server:
+        key = await server.headers()
+        as_json = key | {"Content-Type": "application/json"}
+        raw = key | {"Content-Type": "image/png"}
+        answers = [
+            await server.client.post("/v1/notes/a", content=b" " * 1001, headers=as_json),
+            await server.client.post("/v1/notes/a", content=parts(), headers=as_json),
+            await server.client.put("/v1/blobs/a", content=b" " * 1001, headers=raw),
+            await server.client.put("/v1/blobs/a", content=parts(), headers=raw),
+        ]
+        fits = await server.client.put("/v1/blobs/a", content=b" " * 1000, headers=raw)
+    assert [each.status_code for each in answers] == [413] * 4
+    assert {each.json()["type"] for each in answers} == {"too_large"}
+    assert fits.json()["bytes"] == 1000
+    assert server.gate.done == 0
+
+
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [
+        ({"Content-Type": "text/plain"}, "unsupported_media_type"),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, "unsupported_media_type"),
+        ({"Content-Type": "application/json; charset=utf-16"}, "unsupported_media_type"),
+        ({}, "unsupported_media_type"),
+        ({"Content-Type": "application/json", "Content-Encoding": "gzip"}, "unsupported_encoding"),
+    ],
+)
+async def test_a_body_is_plain_json(headers: dict[str, str], code: str) -> None:
+    async with served() as server:
+        key = await server.headers()
+        sent = await server.client.post(
+            "/v1/notes/a", content=json.dumps(NOTE), headers=key | headers
+        )
+    assert (sent.status_code, sent.json()["type"]) == (415, code)
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b'{"text": "a", "text": "b"}', "duplicate_key"),
+        (b'{"text": "a", "tags": [{"x": 1, "\\u0078": 2}]}', "duplicate_key"),
+        (b'{"text": ' + b"[" * 101 + b"]" * 101 + b"}", "too_deep"),
+        (b'{"text": ' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}", "too_deep"),
+        (b'{"text": NaN}', "invalid_json"),
+        (b'{"text": -Infinity}', "invalid_json"),
+        (b'{"text": ' + b"9" * 5000 + b"}", "invalid_json"),
+        ('{"text": "a"}'.encode("utf-16"), "invalid_json"),
+        (b'\xef\xbb\xbf{"text": "a"}', "invalid_json"),
+        (b'{"text": "\xff"}', "invalid_json"),
+        (b'{"text": "a"', "invalid_json"),
+    ],
+)
+async def test_json_that_could_be_read_in_two_ways_is_refused(body: bytes, code: str) -> None:
+    async with served() as server:
+        key = await server.headers() | {"Content-Type": "application/json"}
+        sent = await server.client.post("/v1/notes/a", content=body, headers=key)
+    assert (sent.status_code, sent.json()["type"]) == (400, code)
+    assert server.gate.done == 0
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=30,
+)
+
+
+def depth_of(value: object) -> int:
+    if isinstance(value, dict):
+        return 1 + max(map(depth_of, value.values()), default=0)
+    return 1 + max(map(depth_of, value), default=0) if isinstance(value, list) else 0
+
+
+@given(VALUES, st.integers(1, 6))
+def test_json_is_accepted_up_to_a_depth(value: object, most: int) -> None:
+    body = json.dumps(value).encode("utf-8", "surrogatepass")
+    if depth_of(value) <= most:
+        check_json(body, most)
+    else:
+        with pytest.raises(Problem) as raised:
+            check_json(body, most)
+        assert raised.value.code == "too_deep"
