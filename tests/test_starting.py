@@ -6,9 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from typer.main import get_command
 
+from keepthread import Message
 from keepthread.apps.cli.app import COMMANDS, app
+from keepthread.apps.cli.chat import startup
+from keepthread.models.tokens import Estimator
 
 CODE = "from keepthread.apps.cli import main; import sys; main(); print(*sys.modules)"
 
@@ -42,6 +46,23 @@ def test_a_chat_starts_without_what_checks_options_that_are_not_given(tmp_path: 
     found = loaded("chat", "-p", "hi", folder=tmp_path)  # no model is set, so it ends here
     assert "keepthread.apps.cli.chat.one_shot" in found
     assert "pydantic" not in found
+
+
+def test_a_chat_reads_the_estimator_s_table_when_it_first_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    def estimator(vocabulary: str) -> Estimator:
+        read.append(vocabulary)
+        return Estimator(vocabulary)
+
+    monkeypatch.setattr(startup, "Estimator", estimator)
+    counter = startup.chat_counter({"TIKTOKEN_CACHE_DIR": str(tmp_path)}, "o200k")
+    assert read == []
+    said = Message(role="user", content="hello")
+    assert counter.count(said) == Estimator("o200k").count(said)
+    assert (counter.name, read) == ("~o200k", ["o200k"])
 
 
 def test_the_list_says_what_the_commands_say_of_themselves() -> None:

@@ -21,7 +21,7 @@ from servers.postgres import PostgresServer
 _SESSIONS = """
 SELECT keepthread.create_session(
     s.tenant, convert_to('s' || n, 'UTF8'), s.owner, s.kind, true, s.created_at, s.created_at,
-    s.details)
+    s.details, '{}')
 FROM keepthread.sessions s, generate_series(1, %s) n WHERE s.sid = %s ORDER BY n
 """
 _BYTES = """

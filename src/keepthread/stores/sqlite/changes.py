@@ -26,7 +26,6 @@ from keepthread.stores.cursors import check_position
 from keepthread.stores.sqlite.schema import SQL
 from keepthread.types import Change, Scope, SessionKey
 
-_LAST = SQL["last_change"]
 _INSERT = SQL["insert_change"]
 _TRIM_EVERY: Final = 64
 _TRIMMED_AT_ONCE: Final = 256
@@ -42,11 +41,10 @@ def note(
     ids: Sequence[str] = (),
 ) -> None:
     """Add a change; sometimes delete a few that are too old."""
-    last: int = db.execute(_LAST, (tenant,)).fetchone()[0]
-    number = max(last + 1, microseconds())
-    db.execute(_INSERT, (tenant, number, owner, sid, kind, session, join_ids(ids)))
-    if number % _TRIM_EVERY == 0:
-        trim(db, tenant, number - KEPT * 1_000_000)
+    now = microseconds()
+    db.execute(_INSERT, (tenant, now, tenant, owner, sid, kind, session, join_ids(ids)))
+    if now % _TRIM_EVERY == 0:
+        trim(db, tenant, now - KEPT * 1_000_000)
 
 
 def note_session(

@@ -227,7 +227,12 @@ SELECT coalesce(max(number), 0) FROM changes WHERE tenant = ?
 SELECT coalesce(max(number), 0) FROM changes WHERE tenant = ? AND owner = ?
 
 -- name: insert_change
-INSERT INTO changes (tenant, number, owner, sid, kind, session, ids) VALUES (?, ?, ?, ?, ?, ?, ?)
+INSERT INTO changes (tenant, number, owner, sid, kind, session, ids)
+VALUES (
+    ?,
+    max(?, coalesce((SELECT number + 1 FROM changes WHERE tenant = ? ORDER BY number DESC LIMIT 1), 0)),
+    ?, ?, ?, ?, ?
+)
 
 -- name: changes
 SELECT number, owner, sid, kind, session, ids FROM changes

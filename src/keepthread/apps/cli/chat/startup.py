@@ -3,6 +3,7 @@
 import hashlib
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,14 +29,15 @@ _FOLDERS: Final = ("TIKTOKEN_CACHE_DIR", "DATA_GYM_CACHE_DIR")
 
 
 class LateCounter:
-    """Loads tiktoken at its first use, which takes a third of a second; else it estimates.
+    """A token counter that is loaded at its first use, after the first line to type is drawn.
 
-    Which of the two counts is decided once, before anything is counted.
+    Tiktoken takes a third of a second, the table of the estimator some hundredths.
     """
 
-    def __init__(self, vocabulary: str) -> None:
-        """Load nothing yet."""
+    def __init__(self, vocabulary: str, *, exact: bool) -> None:
+        """Load nothing yet; `exact` wants tiktoken, and the estimator where it cannot load."""
         self._vocabulary = vocabulary
+        self._exact = exact
         self._loading = threading.Lock()
         self._counter: TokenCounter | None = None
 
@@ -52,23 +54,25 @@ class LateCounter:
         """Return the counter, loaded."""
         with self._loading:
             if self._counter is None:
-                try:
-                    self._counter = Tiktoken(self._vocabulary)
-                except Unavailable:
-                    self._counter = Estimator(self._vocabulary)
+                self._counter = self._load()
             return self._counter
+
+    def _load(self) -> TokenCounter:
+        if self._exact:
+            with suppress(Unavailable):
+                return Tiktoken(self._vocabulary)
+        return Estimator(self._vocabulary)
 
 
 def chat_counter(environ: Mapping[str, str], vocabulary: str) -> TokenCounter:
     """Return the exact counter if it can be had without a download, else the estimator."""
     if find_spec("tiktoken") is None:
-        return Estimator(vocabulary)
+        return LateCounter(vocabulary, exact=False)
     folder = next((environ[name] for name in _FOLDERS if name in environ), None)
     cache = Path(gettempdir(), "data-gym-cache") if folder is None else Path(folder)
     address = _VOCABULARY.format(vocabulary)
     name = hashlib.sha1(address.encode(), usedforsecurity=False).hexdigest()
-    loads = (cache / name).is_file()
-    return LateCounter(vocabulary) if loads else Estimator(vocabulary)
+    return LateCounter(vocabulary, exact=(cache / name).is_file())
 
 
 TIMEOUT: Final = 2.0
