@@ -24,7 +24,7 @@ from keepthread.errors import (
 )
 from keepthread.memory.blobs.blobs import Blobs
 from keepthread.memory.facts.facts import Facts
-from keepthread.memory.remote.connection import Connection, Route
+from keepthread.memory.remote.connection import ApiRequest, ServerConnection
 from keepthread.memory.remote.facts import RemoteFacts
 from keepthread.memory.remote.memory import RemoteMemory
 from keepthread.memory.remote.owner import RemoteBlobs, RemoteOwner
@@ -286,8 +286,8 @@ async def test_a_request_is_repeated_until_it_is_answered_and_stored_once() -> N
         return httpx2.Response(200, json={"done": True})
 
     transport = httpx2.MockTransport(answer)
-    connection = Connection("http://localhost", "kt_a_b", timeout=5, transport=transport)
-    assert await connection.json(Route("POST", "/clear", {})) == {"done": True}
+    connection = ServerConnection("http://localhost", "kt_a_b", timeout=5, transport=transport)
+    assert await connection.json(ApiRequest("POST", "/clear", {})) == {"done": True}
     assert len(seen) == 3
     assert len(set(seen)) == 1
     await connection.close()
@@ -297,11 +297,11 @@ async def test_a_server_that_stays_away_is_unavailable_and_the_key_is_not_shown(
     def away(_: httpx2.Request) -> httpx2.Response:
         raise httpx2.ConnectError("refused")
 
-    connection = Connection(
+    connection = ServerConnection(
         "http://localhost", "kt_a_secret", timeout=0.1, transport=httpx2.MockTransport(away)
     )
     with pytest.raises(Unavailable) as raised:
-        await connection.json(Route("GET", "/identity"))
+        await connection.json(ApiRequest("GET", "/identity"))
     assert "secret" not in repr(raised.value) + repr(vars(connection))
     await connection.close()
 

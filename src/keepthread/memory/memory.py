@@ -11,6 +11,7 @@ from collections.abc import (
 )
 from datetime import datetime
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from keepthread.context.views import View
@@ -50,9 +51,9 @@ _OF_SERVERS: Final = ("http", "https")
 
 
 async def _remote(url: str, key: str | None, seconds: float | None, **settings: object) -> "Memory":
-    from keepthread.memory.remote.memory import open_remote  # noqa: PLC0415 - it is a Memory, too
-
-    return await open_remote(url, key, seconds, settings)
+    # By its name: it derives from `Memory`, and so imports this module.
+    opening = import_module("keepthread.memory.remote.memory")
+    return await opening.open_remote(url, key, seconds, settings)
 
 
 class Memory:

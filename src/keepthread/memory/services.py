@@ -241,14 +241,12 @@ class Services:
 
         `reader` is the owner who gets the receipt, if that is not the program's operator.
         """
-        from keepthread.memory.forgetting.plan import ForgetQuery  # noqa: PLC0415 - 14 ms, rare
-
         began, ended = seconds_of(since, "since"), seconds_of(until, "until")
         await self.settle()
-        query = ForgetQuery(session, message, owner, author, source, began, ended)
         if vectors := self.searching.vectors:
             await vectors.expect(self.store)
         forgetting = self.forgetting(progress, reader)
+        query = forgetting.Query(session, message, owner, author, source, began, ended)
         return await forgetting.forget(query, answers=answers, rewrite=rewrite, dry_run=dry_run)
 
     async def receipts(

@@ -26,6 +26,9 @@ _log: Final = logging.getLogger("keepthread")
 class Forgetting:
     """Erases messages in one store, for one tenant."""
 
+    Query: Final = ForgetQuery
+    """What to erase: the messages that match every given field."""
+
     def __init__(
         self,
         store: Store,

@@ -44,7 +44,7 @@ def segment(id: str) -> str:
 
 
 @dataclass(frozen=True)
-class Route:
+class ApiRequest:
     """A request: its method, its path, and what it carries."""
 
     method: str
@@ -54,7 +54,7 @@ class Route:
     headers: Mapping[str, str] | None = None
 
 
-class Connection:
+class ServerConnection:
     """Sends requests to one server, with one key."""
 
     def __init__(
@@ -87,7 +87,7 @@ class Connection:
 
     # --- requests ---
 
-    async def send(self, route: Route) -> "httpx2.Response":
+    async def send(self, route: ApiRequest) -> "httpx2.Response":
         """Send a request, again if need be, and return the response; raise its error."""
         headers = dict(route.headers or {})
         if route.method in ("POST", "PATCH"):
@@ -118,22 +118,22 @@ class Connection:
             await asyncio.sleep(wait)
         raise AssertionError("pauses never end")
 
-    async def json(self, route: Route) -> Any:
+    async def json(self, route: ApiRequest) -> Any:
         """Send a request, and return the JSON of the response, or None if there is none."""
         response = await self.send(route)
         return json.loads(response.content) if response.content else None
 
-    async def get(self, kind: type[T], route: Route) -> T:
+    async def get(self, kind: type[T], route: ApiRequest) -> T:
         """Send a request whose response is a value of a public type."""
         return from_json(kind, await self.json(route))
 
-    async def page(self, kind: type[T], route: Route) -> Page[T]:
+    async def page(self, kind: type[T], route: ApiRequest) -> Page[T]:
         """Send a request whose response is a page of values."""
         found = await self.json(route)
         return Page([from_json(kind, each) for each in found["items"]], cursor=found["next"])
 
     @asynccontextmanager
-    async def stream(self, route: Route) -> AsyncGenerator["httpx2.Response"]:
+    async def stream(self, route: ApiRequest) -> AsyncGenerator["httpx2.Response"]:
         """Send a request whose response is read piece by piece; it is not repeated."""
         query = {name: _text(value) for name, value in (route.query or {}).items()}
         asked = self._client.stream(
@@ -149,7 +149,7 @@ class Connection:
             raise Unavailable(f"the server's answer broke off ({type(error).__name__})") from None
 
     async def upload(
-        self, route: Route, data: bytes | AsyncIterable[bytes], media_type: str
+        self, route: ApiRequest, data: bytes | AsyncIterable[bytes], media_type: str
     ) -> Any:
         """Send bytes or a stream, once: a stream cannot be read twice."""
         headers = {**(route.headers or {}), "Content-Type": media_type}

@@ -8,7 +8,7 @@ from keepthread.errors import InvalidInput, Unsupported
 from keepthread.memory.admin import Admin
 from keepthread.memory.memory import DEFAULT_OWNER, Memory
 from keepthread.memory.owner import OwnerMemory
-from keepthread.memory.remote.connection import Connection, Route
+from keepthread.memory.remote.connection import ApiRequest, ServerConnection
 from keepthread.memory.remote.facts import RemoteFacts
 from keepthread.memory.remote.owner import RemoteOwner
 from keepthread.memory.remote.requests import Requests
@@ -25,7 +25,7 @@ _OF_A_STORE: Final = ("store", "counter", "views", "compaction", "extraction")
 class RemoteMemory(Memory):
     """The memory of a server; the server's settings say how contexts are built."""
 
-    def __init__(self, connection: Connection, owner: str | None) -> None:
+    def __init__(self, connection: ServerConnection, owner: str | None) -> None:
         """Take the connection, and the owner that the key is bound to, if it is bound."""
         self._connection = connection
         self._bound = owner
@@ -117,9 +117,9 @@ async def open_remote(
             raise Unsupported(
                 f"`{name}` is a setting of the server; Memory.open takes it with a store's own URL"
             )
-    connection = Connection(url, key or "", timeout=seconds)
+    connection = ServerConnection(url, key or "", timeout=seconds)
     try:
-        identity = await connection.json(Route("GET", "/identity"))
+        identity = await connection.json(ApiRequest("GET", "/identity"))
     except BaseException:
         await connection.close()
         raise

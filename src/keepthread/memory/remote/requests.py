@@ -8,7 +8,13 @@ from typing import Any, Final
 from keepthread.context.context import Context
 from keepthread.context.why import Why
 from keepthread.errors import InvalidInput
-from keepthread.memory.remote.connection import OWNER_HEADER, Connection, Route, given, segment
+from keepthread.memory.remote.connection import (
+    OWNER_HEADER,
+    ApiRequest,
+    ServerConnection,
+    given,
+    segment,
+)
 from keepthread.memory.remote.values import from_json
 from keepthread.memory.session import Messages
 from keepthread.stores.codec import new_id
@@ -22,7 +28,7 @@ PAGE: Final = 200
 class Requests:
     """Requests about one owner's data, below a path."""
 
-    def __init__(self, connection: Connection, owner: str, path: str = "") -> None:
+    def __init__(self, connection: ServerConnection, owner: str, path: str = "") -> None:
         """Take the owner that the server is asked about, and where the paths begin."""
         self.connection = connection
         self.owner = owner
@@ -41,9 +47,11 @@ class Requests:
         *,
         query: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> Route:
+    ) -> ApiRequest:
         """Return a request of this owner."""
-        return Route(method, self._path + path, body, query, {**self._headers, **(headers or {})})
+        return ApiRequest(
+            method, self._path + path, body, query, {**self._headers, **(headers or {})}
+        )
 
 
 class RemoteContext(Context):

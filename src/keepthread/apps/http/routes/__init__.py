@@ -12,7 +12,6 @@ from keepthread.apps.http.routes import (
     facts,
     forgetting,
     history,
-    identity,
     keys,
     messages,
     search,
@@ -26,7 +25,7 @@ def add_routes(app: FastAPI) -> None:
     """Add all resources to an application, and its OpenAPI document."""
     parts = (
         *(sessions, messages, turns, contexts, history, tools),
-        *(search, facts, forgetting, events, blobs, export, keys, identity),
+        *(search, facts, forgetting, events, blobs, export, keys),
     )
     for part in parts:
         app.include_router(part.router)

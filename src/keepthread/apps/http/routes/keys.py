@@ -11,13 +11,22 @@ from keepthread.apps.http.operations import (
     NOTHING,
     Administers,
     Cursor,
+    Identifies,
     Limit,
     operation,
     returns,
     returns_page,
 )
 from keepthread.apps.http.problems import Problem
-from keepthread.apps.http.replies import CreatedKey, KeyInfo, cursor_of, nothing, page_of, reply
+from keepthread.apps.http.replies import (
+    CreatedKey,
+    KeyInfo,
+    WhoCalls,
+    cursor_of,
+    nothing,
+    page_of,
+    reply,
+)
 from keepthread.errors import InvalidInput
 from keepthread.protocols.server import ApiKey, AuditEntry
 from keepthread.stores.validation import MAX_ID
@@ -118,3 +127,14 @@ async def list_audit(caller: Administers, limit: Limit = 50, cursor: Cursor = No
     found = await caller.tables.list_audit(tenant=caller.tenant, after=after, limit=limit + 1)
     more = str(found[limit - 1].number) if len(found) > limit else None
     return page_of(caller, "list_audit", Page(found[:limit], cursor=more))
+
+
+@operation(router, "GET", "/identity", returns(WhoCalls))
+async def get_identity(caller: Identifies) -> Response:
+    """Get the tenant, the owner and the scopes of the credential.
+
+    `owner` is null if the key is not bound to one: then each request names its owner in the header
+    `Keepthread-Owner`.
+    """
+    owner = caller.owner if caller.bound else None
+    return reply(WhoCalls(caller.tenant, owner, sorted(caller.scopes)))
