@@ -114,7 +114,7 @@ class ServerTables(Protocol):
     # --- requests that may be retried ---
 
     async def begin_request(self, request: RequestId, digest: bytes, at: float) -> Begun:
-        """Claim a request, or return what is known of it; `digest` tells requests apart.
+        """Claim a request, or return what is known of it; `digest` identifies its content.
 
         Of several workers that begin a request, one gets "new". If that worker neither ends nor
         abandons it within `LEASE` seconds, the next one to begin it gets "new". After `KEPT`

@@ -50,6 +50,7 @@ GROUPS: Final[Mapping[str, Mapping[str, Listed]]] = {
     },
     "Serve": {
         "serve": Listed("serve", "serve", "Serve the memory over HTTP, until Ctrl-C."),
+        "keys": Listed("keys", "keys", "Make and manage the API keys of the HTTP server."),
     },
     "Browse": {
         "sessions": Listed("sessions", "sessions", "List sessions, latest activity first."),

@@ -22,6 +22,7 @@ from keepthread.memory.owner import OwnerMemory
 from keepthread.memory.session import Session
 from keepthread.models.tokens import Estimator
 from keepthread.protocols import Progress, TokenCounter
+from keepthread.protocols.server import ServerTables
 from keepthread.stores.front import every_session
 from keepthread.stores.sqlite import SQLiteStore
 from keepthread.types import JSON
@@ -104,6 +105,12 @@ class Call:
         # Loading a vocabulary takes longer than most commands: only those that count bring one.
         async with opened(self.url, tenant=self.tenant, create=create) as store:
             yield Memory(store, options or Options(counter=counter or Estimator()))
+
+    @asynccontextmanager
+    async def tables(self, *, create: bool = False) -> AsyncGenerator[ServerTables]:
+        """Open the tables of a server; a missing store is created only with `create`."""
+        async with self.memory(create=create) as memory:
+            yield memory.store.server_tables()
 
     @asynccontextmanager
     async def file(self) -> AsyncGenerator[SQLiteStore]:

@@ -14,7 +14,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from keepthread.errors import InvalidInput, NotFound
 from keepthread.protocols.server import ApiKey, AuditEntry, ServerTables
-from keepthread.stores.validation import check_id
+from keepthread.stores.validation import check_id, show
 
 SCOPES: Final = ("read", "write", "forget", "admin", "proxy", "mcp")
 """What a key may allow."""
@@ -25,7 +25,8 @@ _TIME: Final = 6
 _CHANCE: Final = 6
 _STEP: Final = 4  # seconds; six letters then last for 136 years
 _BYTES: Final = 32
-_FORM: Final = re.compile(rf"kt_([{_LETTERS}]{{{_TIME + _CHANCE}}})_([A-Za-z0-9_-]{{43}})")
+_PREFIX: Final = "kt_"
+_FORM: Final = re.compile(rf"{_PREFIX}([{_LETTERS}]{{{_TIME + _CHANCE}}})_([A-Za-z0-9_-]{{43}})")
 _NOBODY: Final = bytes(32)
 
 Refusal: TypeAlias = Literal["malformed", "unknown", "expired", "revoked"]
@@ -60,10 +61,10 @@ class KeyRights(NamedTuple):
 
 def make_key(rights: KeyRights, *, at: float) -> NewKey:
     """Return a new key that is not stored yet."""
-    unknown = sorted(rights.scopes - {*SCOPES})
-    if unknown or not rights.scopes:
-        found = f"not {', '.join(unknown)}" if unknown else "and there must be one"
-        raise InvalidInput(f"scopes are {', '.join(SCOPES)}, {found}")
+    if not rights.scopes:
+        raise InvalidInput(f"a key needs a scope; there are {', '.join(SCOPES)}")
+    if unknown := sorted(rights.scopes - {*SCOPES}):
+        raise InvalidInput(f"{show(unknown[0])} is not a scope; there are {', '.join(SCOPES)}")
     if rights.expires_at is not None and rights.expires_at <= at:
         raise InvalidInput("the key would be expired from the beginning")
     id, secret = _new_id(at), secrets.token_urlsafe(_BYTES)
@@ -77,7 +78,18 @@ def make_key(rights: KeyRights, *, at: float) -> NewKey:
         created_at=at,
         expires_at=rights.expires_at,
     )
-    return NewKey(key=key, text=f"kt_{id}_{secret}")
+    return NewKey(key=key, text=f"{_PREFIX}{id}_{secret}")
+
+
+def id_in(text: str) -> str:
+    """Return the id of a key that is given whole, as it is where it was published; else the text.
+
+    So no message repeats the secret.
+    """
+    form = _FORM.fullmatch(text)
+    if form is None and text.startswith(_PREFIX):
+        raise InvalidInput("this is not a whole key; give its id, the 12 characters after kt_")
+    return form[1] if form else text
 
 
 async def check_key(tables: ServerTables, text: str, *, at: float) -> CheckedKey:

@@ -92,7 +92,7 @@ BEGIN
 END
 $$;
 
--- Delete the bodies of answers to a tenant's requests. Whoever may forget may call this.
+-- Delete the bodies of answers to a tenant's requests. Any role that can forget may call this.
 CREATE FUNCTION keepthread.drop_answers(_name bytea) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
 BEGIN
