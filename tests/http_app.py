@@ -87,7 +87,7 @@ async def new_key(_: Annotated[Operator, needs_admin()]) -> dict[str, str]:
     return {"key": "kt_shown_once"}
 
 
-@probe.get("/events")
+@probe.get("/stream")
 async def events(request: Request, _: Annotated[Caller, needs("read")]) -> StreamingResponse:
     state = request.app.state.keepthread
 

@@ -40,7 +40,7 @@ def test_no_more_pass_than_the_burst_and_the_rate(
     buckets, now, passed = Buckets(rate, burst), 0.0, 0
     for pause in pauses:
         now += pause
-        seconds = buckets.wait("key", now)
+        seconds = buckets.take("key", now)
         passed += seconds == 0
         assert 0 <= seconds <= 1 / rate
     assert passed <= burst + rate * now + 1e-6
@@ -79,10 +79,10 @@ async def test_a_full_server_says_so() -> None:
 async def test_event_streams_have_slots_of_their_own() -> None:
     async with listening(HttpSettings(concurrency=1, max_requests=1, streams=1)) as server:
         key = await server.headers()
-        async with server.client.stream("GET", "/v1/events", headers=key) as stream:
+        async with server.client.stream("GET", "/v1/stream", headers=key) as stream:
             lines = stream.aiter_lines()
             assert await anext(lines) == "data: begun"
-            second = await server.client.get("/v1/events", headers=key)
+            second = await server.client.get("/v1/stream", headers=key)
             beside = await server.client.get("/v1/who", headers=key)
             server.app.state.keepthread.stopping.set()
             rest = [line async for line in lines]

@@ -33,7 +33,7 @@ def create_app(
     *,
     count: Count | None = None,
 ) -> FastAPI:
-    """Return the application that serves an open memory. Whoever opened the memory closes it.
+    """Return the application that serves an open memory, and does not close it.
 
     `count` is called after each request, for metrics.
     """

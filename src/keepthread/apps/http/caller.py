@@ -35,7 +35,7 @@ _BEARER: Final = HTTPBearer(
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """What a credential proves, and the owner that the request is about."""
+    """The rights that a credential proves, and the owner that the request is about."""
 
     key_id: str
     tenant: str

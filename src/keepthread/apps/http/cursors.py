@@ -46,7 +46,7 @@ def unsign(caller: Caller | Operator, operation: str, text: str) -> str:
 def _signature(caller: Caller | Operator, operation: str, cursor: bytes) -> bytes:
     owner = f"of {caller.owner}" if isinstance(caller, Caller) else ""
     bound = (caller.tenant, owner, operation)
-    # Each part is hashed by itself, so that no two lists of parts look alike.
+    # Each part is hashed on its own, so that no two lists of parts look alike.
     parts = [hashlib.sha256(part.encode()).digest() for part in bound]
     message = _SEPARATOR.join([*parts, cursor])
     return hmac.digest(caller.cursor_key, message, "sha256")[:_SIGNATURE]

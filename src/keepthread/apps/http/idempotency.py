@@ -2,7 +2,7 @@
 
 The claim is in the store, so it holds across workers and restarts. Only responses of success are
 kept: after any other the request may be sent again and is tried again. A client that gave up does
-not undo anything: the request goes on, and its response waits for the next attempt.
+not undo anything: the request continues, and its response waits for the next attempt.
 """
 
 import asyncio

@@ -145,7 +145,7 @@ class KeyLimits:
             await self._app(scope, receive, send)
             return
         key = f"{identity.tenant} {identity.key_id}"
-        if seconds := self._buckets.wait(key, self._clock()):
+        if seconds := self._buckets.take(key, self._clock()):
             raise Problem(
                 429,
                 "rate_limited",
@@ -196,12 +196,12 @@ class Buckets:
     """Token buckets: each name has `burst` tokens, and gets `rate` of them back per second."""
 
     def __init__(self, rate: float, burst: int) -> None:
-        """Take the rate per second; 0 is no limit."""
+        """Take the rate per second; 0 means any number."""
         self._rate = rate
         self._burst = burst
         self._left: dict[str, tuple[float, float]] = {}
 
-    def wait(self, name: str, now: float) -> float:
+    def take(self, name: str, now: float) -> float:
         """Take a token and return 0, or return in how many seconds there will be one."""
         if not self._rate:
             return 0.0

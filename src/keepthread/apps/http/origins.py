@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 HEALTH: Final = frozenset({"/livez", "/readyz"})
-"""What load balancers ask by the machine's address."""
+"""The paths that load balancers ask for, by the machine's address."""
 
 
 class Origins:

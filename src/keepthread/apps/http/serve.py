@@ -154,7 +154,7 @@ class Workers:
         self._signals += 1
 
     def _replace(self) -> int:
-        """Start those that are missing; return a status if it makes no sense to go on."""
+        """Start those that are missing; return a status if they cannot start."""
         ended = [each for each in self._running if not each.is_alive()]
         for each in ended:
             LOG.error("worker ended", extra={"fields": {"pid": each.pid, "status": each.exitcode}})

@@ -50,7 +50,7 @@ class Issuer:
 
 @dataclass(frozen=True, kw_only=True)
 class HttpSettings:
-    """What one worker accepts. Limits per key count within one worker."""
+    """The settings of one worker. Limits per key count within one worker."""
 
     hosts: frozenset[str] = LOCAL_HOSTS
     """The names that a request may use for this server (header `Host`), without ports."""
@@ -66,7 +66,7 @@ class HttpSettings:
     max_depth: int = 100
     """How deeply JSON may be nested."""
     rate: float = 500.0
-    """Requests per second and key, on average; 0 is no limit."""
+    """Requests per second and key, on average; 0 means any number."""
     burst: int = 1000
     """How many requests a key may send at once after a pause."""
     concurrency: int = 64

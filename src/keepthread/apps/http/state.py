@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class WorkerState:
-    """What the layers and handlers of one worker share; `state_of(request)` returns it."""
+    """The state that layers and handlers of one worker share; `state_of(request)` returns it."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""One worker: it opens the memory, serves until it is told to stop, and loses nothing then.
+"""One worker: it opens the memory, serves until a signal, and loses nothing then.
 
 To stop means: `/readyz` says so and event streams end, running requests finish, then the memory is
 closed, which waits for work in the background.
@@ -40,7 +40,7 @@ OpenMemory: TypeAlias = Callable[[], AbstractAsyncContextManager[Memory]]
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What a worker needs to know; it can be sent to another process."""
+    """The task of a worker; it can be sent to another process."""
 
     open_memory: OpenMemory
     settings: HttpSettings
