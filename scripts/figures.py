@@ -140,14 +140,14 @@ FAULTS = {
     "P1": Fault("a process killed while it writes", ["kills"]),
     "P2": Fault("power lost at any moment", ["crashes"]),
     "P5": Fault(
-        "a write sent again after its caller gave up or was killed",
+        "a write sent again after its caller gave up",
         ["given up and tried again", "processes killed"],
     ),
     "P6": Fault("a process killed inside a turn", ["kills"]),
     "P11": Fault("bytes changed in the file", ["values: flips", "anywhere: flips"]),
     "P13": Fault("invalid or hostile input", ["cases", "fuzzed"]),
     "P14": Fault("a server that fails, hangs or loses answers", ["outages"]),
-    "P16": Fault("a new file opened by 28 processes at once", ["rounds"]),
+    "P16": Fault("a file opened by 28 processes at once", ["rounds"]),
     "P18": Fault("a process killed while it summarizes", ["kills"]),
 }
 
