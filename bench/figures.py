@@ -37,15 +37,15 @@ FOLDER = Path(__file__).parents[1] / "docs" / "assets" / "data"
 LENGTHS = (100, 300, 1_000, 3_000, 10_000)
 BUDGETS = (1024, 2048, 4096, 8192, 16_384, 32_768)
 PROOFS = {
-    "P1": 100,
-    "P2": 500,
-    "P5": 8000,
-    "P6": 50,
-    "P11": 100,
-    "P13": 3000,
-    "P14": 12,
-    "P16": 20,
-    "P18": 30,
+    "P1": 30,
+    "P2": 300,
+    "P5": 4000,
+    "P6": 40,
+    "P11": 40,
+    "P13": 1000,
+    "P14": 6,
+    "P16": 10,
+    "P18": 20,
 }
 """The proofs of the chart, and a size of each that takes some minutes."""
 _SEED = 20261117
