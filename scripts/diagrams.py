@@ -379,7 +379,7 @@ def badge(name: str, value: str) -> str:
     """Return a name and a value side by side, in two boxes."""
     left, right = 7 * len(name) + 14, 7 * len(value) + 14
     texts = "".join(
-        f'<text x="{x + 7}" y="14" textLength="{width - 14}" fill="#ffffff" font-size="11" '
+        f'<text x="{x + width / 2:g}" y="14" text-anchor="middle" fill="#ffffff" font-size="11" '
         f'font-family="Verdana, DejaVu Sans, sans-serif">{escape(text)}</text>'
         for x, width, text in ((0, left, name), (left, right, value))
     )

@@ -165,6 +165,7 @@ def faults(chart: Chart) -> None:
     chart.axes.minorticks_off()
     chart.axes.xaxis.set_major_formatter("{x:,.0f}")
     chart.axes.tick_params(axis="y", labelsize=9)
+    chart.axes.grid(visible=False, axis="y")
     chart.axes.invert_yaxis()
     broken = sum(not row["held"] for row in proofs)
     outcome = f"{broken} promises were broken" if broken else "no promise was broken"
