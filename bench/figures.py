@@ -36,7 +36,19 @@ from keepthread import Hybrid, Memory, Session, View, Window
 FOLDER = Path(__file__).parents[1] / "docs" / "assets" / "data"
 LENGTHS = (100, 300, 1_000, 3_000, 10_000)
 BUDGETS = (1024, 2048, 4096, 8192, 16_384, 32_768)
-PROOFS = ("P1", "P2", "P6", "P11", "P13", "P18")
+PROOFS = {
+    "P1": 30,
+    "P2": 300,
+    "P5": 4000,
+    "P6": 40,
+    "P11": 40,
+    "P13": 1000,
+    "P14": 6,
+    "P16": 10,
+    "P18": 20,
+}
+"""The proofs of the chart, and a size of each that takes some minutes."""
+_SEED = 20261117
 _BUDGET = 4096
 _SIZE = 110
 _SECONDS = 0.4
@@ -48,7 +60,6 @@ class Options(NamedTuple):
 
     data: Path | None
     turns: int
-    proofs: Path | None
 
 
 # --- evidence within a budget ---
@@ -203,18 +214,15 @@ def prefix(options: Options) -> Mapping[str, Any]:
 
 
 def faults(options: Options) -> Mapping[str, Any]:
-    """Count the faults that proofs survived, at the size that closes work on them."""
-    if options.proofs is not None:
-        lines = options.proofs.read_text(encoding="utf-8").splitlines()
-        return {"proofs": [json.loads(line) for line in lines]}
-    return {"proofs": [_proof(name) for name in PROOFS]}
+    """Run proofs one after the other, and keep what each counted."""
+    return {"proofs": [_proof(name, size) for name, size in PROOFS.items()]}
 
 
-def _proof(name: str) -> dict[str, Any]:
+def _proof(name: str, size: int) -> dict[str, Any]:
     print(name, file=sys.stderr)
     done = subprocess.run(
-        [sys.executable, "-m", "proofs", name, "--json", "--seed", "20261117"],
-        capture_output=True,
+        [sys.executable, "-m", "proofs", name, "--json", f"--size={size}", f"--seed={_SEED}"],
+        stdout=subprocess.PIPE,
         text=True,
         check=False,
     )
@@ -237,7 +245,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.figures", description=__doc__)
     parser.add_argument("names", nargs="+", choices=[*FIGURES], metavar="NAME")
     parser.add_argument("--data", type=Path, help="the folder of LoCoMo and BEAM-100K")
-    parser.add_argument("--proofs", type=Path, help="faults: what proofs printed with --json")
     parser.add_argument("--turns", type=int, default=TURNS, help="prefix: turns of a conversation")
     options = parser.parse_args(arguments)
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -250,7 +257,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "python": platform.python_version(),
             "commit": commit(),
             "date": datetime.now(UTC).date().isoformat(),
-            **FIGURES[name](Options(options.data, options.turns, options.proofs)),
+            **FIGURES[name](Options(options.data, options.turns)),
         }
         path = FOLDER / f"{name}.json"
         path.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -409,7 +409,7 @@ async def inspect(image: Path, promises: Promises, tally: Tally, where: str) -> 
 def crash_points(events: Sequence[Event], most: int, rng: random.Random) -> list[int]:
     """Return moments in order: before each sync, around checkpoints, and as many anywhere.
 
-    A checkpoint is short and delicate: the file is written, then the log begun anew. It ends with a
+    A checkpoint is short and delicate: the file is written, then the log restarted. It ends with a
     truncation of the file, so the calls around that one get some moments of their own.
     """
     syncs = [number for number, event in enumerate(events) if event.kind in ("s", "d")]
@@ -456,13 +456,13 @@ def run(size: int, seed: int, progress: Progress) -> Outcome:
     if not normal.losses:
         broken.append("nothing was lost without syncs either: the test cannot fail")
     if full.restarts == 0:
-        broken.append("the log was never begun anew: too little was written")
+        broken.append("the log was never restarted: too little was written")
     figures = {
         "crashes": full.crashes,
         "acknowledged writes at stake": full.at_stake,
         "lost": full.lost,
         "damaged images": len(full.damages),
-        "logs begun anew behind a checkpoint": full.restarts,
+        "logs restarted after a checkpoint": full.restarts,
         "NORMAL: crashes": normal.crashes,
         "NORMAL: acknowledged writes at stake": normal.at_stake,
         "NORMAL: lost": normal.lost,

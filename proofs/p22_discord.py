@@ -289,7 +289,7 @@ def run(size: int, seed: int, progress: Progress) -> Outcome:
         "questions": sum(map(len, scene.asked.values())),
         "answers": scene.posted(),
         **{kind: scene.counts[kind] for kind in KINDS},
-        "sessions begun anew": gateway.identified,
+        "sessions started again": gateway.identified,
         "sessions resumed": gateway.resumed,
         "told to wait": scene.server.limited,
         "did not wait": scene.server.impatient,

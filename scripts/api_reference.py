@@ -232,9 +232,10 @@ def constant_doc(module: Any, name: str) -> str:
             if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
                 return inspect.cleandoc(str(after.value.value))
             return ""
-    for statement in tree.body:
-        imported = statement.names if isinstance(statement, ast.ImportFrom) else ()
-        if name in {each.name for each in imported}:
+    for statement in ast.walk(tree):
+        if isinstance(statement, ast.ImportFrom) and name in {
+            each.name for each in statement.names
+        }:
             return constant_doc(import_module(str(statement.module)), name)
     return ""
 
@@ -258,7 +259,7 @@ class Entry(NamedTuple):
         parts = [f"## {self.name}", f"`from {self.module} import {self.name}`"]
         if inspect.isclass(self.thing):
             parts += self._of_class()
-        elif inspect.isfunction(self.thing):
+        elif _is_function(self.thing):
             parts += [_doc(self.thing), _code(signature(self.thing, self.name))]
         else:
             parts += [self._of_constant()]
@@ -279,7 +280,9 @@ class Entry(NamedTuple):
         if isinstance(self.thing, str | int | float | tuple):
             value = repr(self.thing).replace("'", '"')
             return f"{told or 'A constant.'}\n\n{_code(f'{self.name} = {value}')}"
-        return told or (getattr(self.thing, "__doc__", None) or "").partition("\n")[0]
+        if not told:
+            raise SystemExit(f"{self.module}.{self.name} has no text after its assignment")
+        return told
 
     def _of_class(self) -> Iterator[str]:
         kind = self.thing
@@ -306,6 +309,11 @@ class Entry(NamedTuple):
 
     def _is_wrapper(self) -> bool:
         return self.module == "keepthread.sync"
+
+
+def _is_function(thing: Any) -> bool:
+    """Return whether it is a function, also one whose results are cached."""
+    return inspect.isfunction(inspect.unwrap(thing))
 
 
 def _doc(thing: Any) -> str:
@@ -400,8 +408,10 @@ def index_text() -> str:
         rows = []
         for module, name in names_of(page):
             thing = getattr(import_module(module), name)
-            told = _doc(thing) if inspect.isclass(thing) or inspect.isfunction(thing) else ""
+            told = _doc(thing) if inspect.isclass(thing) or _is_function(thing) else ""
             told = told or constant_doc(import_module(module), name)
+            if not told:
+                raise SystemExit(f"{module}.{name} has no description")
             link = f"[`{name}`]({key}.md#{name.lower()})"
             rows.append((link, " ".join(told.partition("\n\n")[0].split())))
         parts.append(f"## [{page.title}]({key}.md)")

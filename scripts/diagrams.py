@@ -3,11 +3,15 @@
 A picture follows the color scheme of its reader. Its text is text, so it can be read and searched.
 """
 
+import re
+import tomllib
 from html import escape
 from pathlib import Path
 from typing import Final
 
-FOLDER: Final = Path(__file__).parents[1] / "docs" / "assets" / "diagrams"
+_ROOT: Final = Path(__file__).parents[1]
+FOLDER: Final = _ROOT / "docs" / "assets" / "diagrams"
+PROJECT: Final = _ROOT / "pyproject.toml"
 
 STYLE: Final = """
   text { font: 14px system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; fill: #1f2937 }
@@ -359,6 +363,34 @@ def logo() -> str:
     )
 
 
+def badges() -> dict[str, str]:
+    """Return the badges of README: what pyproject.toml says of the package."""
+    project = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]
+    found = [re.fullmatch(r".* :: (3\.\d+)", each) for each in project["classifiers"]]
+    versions = [each[1] for each in found if each]
+    return {
+        "badge-license": badge("license", project["license"]),
+        "badge-python": badge("Python", f"{versions[0]} to {versions[-1]}"),
+        "badge-dependencies": badge("dependencies", ", ".join(project["dependencies"]) or "none"),
+    }
+
+
+def badge(name: str, value: str) -> str:
+    """Return a name and a value side by side, in two boxes."""
+    left, right = 7 * len(name) + 14, 7 * len(value) + 14
+    texts = "".join(
+        f'<text x="{x + width / 2:g}" y="14" text-anchor="middle" fill="#ffffff" font-size="11" '
+        f'font-family="Verdana, DejaVu Sans, sans-serif">{escape(text)}</text>'
+        for x, width, text in ((0, left, name), (left, right, value))
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + right}" height="20" role="img">'
+        f"<title>{escape(f'{name}: {value}')}</title>"
+        f'<rect width="{left}" height="20" fill="#374151"/>'
+        f'<rect x="{left}" width="{right}" height="20" fill="#0369a1"/>{texts}</svg>\n'
+    )
+
+
 def diagrams() -> dict[str, str]:
     """Return every picture by the name of its file."""
     drawn = {
@@ -369,7 +401,8 @@ def diagrams() -> dict[str, str]:
         "who-sees-what": sight(),
         "trust": trust(),
     }
-    return {**{name: picture.svg() for name, picture in drawn.items()}, "logo": logo()}
+    pictures = {name: picture.svg() for name, picture in drawn.items()}
+    return {**pictures, "logo": logo(), **badges()}
 
 
 if __name__ == "__main__":

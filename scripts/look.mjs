@@ -8,9 +8,10 @@ import puppeteer from "puppeteer-core";
 const [site, folder, executablePath, ...only] = process.argv.slice(2);
 const axe = await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const TYPES = { ".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".json": "application/json", ".svg": "image/svg+xml" };
-const PICTURES = ["", "how-to/contexts/", "reference/settings/", "why/comparison/"];
+const PICTURES = ["", "how-to/contexts/", "reference/api/", "reference/api/memory/", "reference/settings/", "why/comparison/"];
 const PAGES = [
-  ...PICTURES, "start/tutorial/", "why/context/", "why/promises/", "reference/chat/", "decisions/", "how-to/chat/",
+  ...PICTURES, "start/tutorial/", "start/chat/", "why/context/", "why/promises/", "why/scale/", "reference/chat/", "reference/safety/",
+  "reference/api/contexts/", "reference/api/sync/", "how-to/strategies/", "how-to/benchmarks/", "decisions/", "how-to/chat/",
 ];
 const LOOKS = [
   { name: "light", scheme: "light", width: 1280 },

@@ -18,7 +18,7 @@ from typer.main import get_command
 
 from keepthread.apps.cli.app import app, usage_of
 from keepthread.apps.cli.chat.commands import COMMANDS
-from keepthread.apps.cli.settings.fields import ValueKind
+from keepthread.apps.cli.settings.fields import FILE_ONLY, ValueKind
 from keepthread.apps.cli.settings.settings import KEYS, NAMED, Settings, variable_of
 from keepthread.apps.http.app import create_app as http_document
 from keepthread.apps.http.operations import OWN
@@ -152,7 +152,7 @@ def _row(key: str, variable: str, field: Field[Any]) -> Sequence[str]:
     known = field.metadata
     flag = f" Flag: `{known['flag']}`." if known["flag"] else ""
     return (
-        f"`{key}`<br>`{variable}`",
+        f"`{key}`<br>{'no variable' if variable == FILE_ONLY else f'`{variable}`'}",
         _expected(known["kind"]),
         _default(field),
         "yes" if known["project"] else "no",

@@ -241,7 +241,7 @@ async def test_help_lists_all_commands_and_tells_more_of_one(tmp_path: Path) -> 
     async with desk(tmp_path) as it:
         shown = await it.do("/help")
         assert all(name in shown for name in COMMANDS)
-        assert "`/pin -N` lets go of it" in await it.do("/help pin")
+        assert "`/pin -N` unpins it" in await it.do("/help pin")
         assert "Start over" in await it.do("/help memory:clear")
 
 
@@ -511,11 +511,11 @@ async def test_what_is_hidden_stays_so_though_the_store_goes_away(
             assert asked[-1] == "Are you there?"
 
 
-async def test_a_message_is_pinned_by_its_position_and_let_go(tmp_path: Path) -> None:
+async def test_a_message_is_pinned_by_its_position_and_unpinned(tmp_path: Path) -> None:
     async with desk(tmp_path, "Sunny.", "Rainy.") as it:
         await it.ask("Jakarta?", "Tokyo?")
         session = await it.chat.session()
-        assert "Pinned 4, “Rainy.”; /pin -4 lets go" in await it.do("/pin")
+        assert "Pinned 4, “Rainy.”; /pin -4 unpins it" in await it.do("/pin")
         assert "Pinned 1, “Jakarta?”" in await it.do("/pin 1")
 
         async def pins() -> int:

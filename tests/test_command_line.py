@@ -262,6 +262,13 @@ def test_models_and_the_doctor_ask_the_service(
         found = findings()
         assert found["key"]["advice"] == "the service asks for one: export MODEL_API_KEY=…"
         assert "`keepthread chat` makes it" in found["file"]["advice"]
+        refused = "it answers, but not without a key that it accepts"
+        assert found["service"]["advice"] == refused
+        monkeypatch.setenv("MODEL_API_KEY", "sk-of-somebody-else")
+        found = findings()
+        assert found["key"]["advice"].startswith("the service does not accept it")
+        assert found["service"]["found"].endswith("does not accept the key (401)")
+        assert found["service"]["advice"] == refused
         monkeypatch.setenv("MODEL_API_KEY", SECRET)
         listed = keepthread("models")
         assert listed.stdout == "→ small\n  large\n"
@@ -289,6 +296,15 @@ def test_models_and_the_doctor_ask_the_service(
 def findings(*options: str) -> dict[str, Any]:
     (told,) = ask("doctor", *options)
     return {each["what"]: each for each in told["findings"]}
+
+
+def test_no_line_of_a_table_ends_in_blanks_in_a_pipe(place: Path) -> None:
+    fill("chat.db", one="A title", two="A longer title of a session")
+    for command in ("sessions", "why two", "config memory", "doctor", "help", "help durability"):
+        said = keepthread(*command.split(), "--store", "chat.db").stdout
+        assert len(said.splitlines()) > 2, command
+        assert [line for line in said.splitlines() if line != line.rstrip()] == [], command
+        assert said.endswith("\n"), command
 
 
 def test_a_missing_key_is_said_to_be_missing(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from bench.figures import FIGURES
-from scripts.figures import CHARTS, DATA, FOLDER, charts
+from bench.figures import FIGURES, PROOFS
+from scripts.figures import CHARTS, DATA, FAULTS, FOLDER, charts
 
 KEYS = {"figure", "command", "machine", "python", "commit", "date"}
 
@@ -28,7 +28,12 @@ def test_the_charts_are_those_that_the_runs_give_today() -> None:
         assert (FOLDER / name).read_text("utf-8") == chart, "run scripts/figures, and look"
 
 
-def test_every_proof_in_the_chart_held() -> None:
+def test_every_proof_in_the_chart_held_and_is_drawn_with_its_count() -> None:
     proofs = json.loads((DATA / "faults.json").read_text("utf-8"))["proofs"]
-    assert proofs
+    assert {row["name"]: row["size"] for row in proofs} == PROOFS
     assert all(row["held"] for row in proofs)
+    chart = (FOLDER / "faults-light.svg").read_text("utf-8")
+    for row in proofs:
+        what, counted = FAULTS[row["name"]]
+        assert f"{row['name']}: {what}" in chart
+        assert f"{sum(row['figures'][each] for each in counted):,} times" in chart

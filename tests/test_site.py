@@ -78,6 +78,20 @@ def test_the_diagrams_are_what_the_script_draws() -> None:
         assert (diagrams.FOLDER / f"{name}.svg").read_text() == picture, "run scripts/diagrams"
 
 
+def test_the_badges_say_what_the_package_declares() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    shown = {
+        name: (diagrams.FOLDER / f"badge-{name}.svg").read_text()
+        for name in re.findall(r"badge-(\w+)\.svg", (ROOT / "README.md").read_text())
+    }
+    assert shown.keys() == {"license", "python", "dependencies"}
+    assert f">{project['license']}<" in shown["license"]
+    assert project["requires-python"] == ">=3.11"
+    assert ">3.11 to 3.14<" in shown["python"]
+    assert project["dependencies"] == []
+    assert ">none<" in shown["dependencies"]
+
+
 def test_the_animation_shows_a_kill_and_what_follows_in_ten_seconds() -> None:
     text = (DOCS / "assets" / "animation" / "chat.svg").read_text().replace("&#160;", " ")
     assert set(re.findall(r" (\d+)s step-end infinite", text)) == {"10"}

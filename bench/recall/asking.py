@@ -65,6 +65,7 @@ class Room:
                 name = f"{talk.name}/{way}"
                 self._asking[way] = await self._append(name, name, sitting)
         for session in self._asking.values():
+            await session.compact()  # in the background it would depend on the machine's speed
             await self._memory.index(owner=session.owner)
 
     async def _append(self, name: str, owner: str, messages: Sequence[Message]) -> Session:

@@ -57,7 +57,7 @@ async def _remote(url: str, key: str | None, seconds: float | None, **settings: 
 
 
 class Memory:
-    """A store with a counter and views; `async with Memory.open("sqlite:///chat.db") as memory`."""
+    """All conversations, facts and files in a store; get it from `Memory.open`."""
 
     def __init__(self, store: Store, options: Options | None = None) -> None:
         """Wrap an open store; `open` is the usual way."""

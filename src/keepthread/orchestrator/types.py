@@ -226,6 +226,7 @@ class AnswerPiece(NamedTuple):
 
 
 Event: TypeAlias = Routed | Planned | Began | Used | ToolsRefused | Ended | AnswerPiece
+"""What `on_event` gets: a route, a plan, a step that begins or ends, a tool, a piece of text."""
 EventHandler: TypeAlias = Callable[[Event], object]
 
 

@@ -79,7 +79,7 @@ class Screen:
     def draw(self, drawing: RenderableType, theme: Theme) -> None:
         """Draw a text with a theme of its own, in lines that are not too long to read."""
         with self._out.use_theme(theme):
-            self._out.print(drawing, width=min(self._out.width, _READABLE))
+            self._print(drawing, width=min(self._out.width, _READABLE))
 
     # --- sessions ---
 
@@ -102,7 +102,7 @@ class Screen:
             here = s.id == current
             mark = Text(f"{'→ ' if here else ''}{number}", "green" if here else "dim")
             table.add_row(mark, *named, *counts, _when(s.updated_at))
-        self._out.print(table)
+        self._print(table)
 
     # --- one transcript ---
 
@@ -209,7 +209,7 @@ class Screen:
         unused = max(0, why.budget - why.tokens)
         sign = Text.assemble(("░" if self._coloured else "·", "dim"), " unused")
         table.add_row(sign, f"{unused:,}", _share(unused, why.budget))
-        self._out.print(table)
+        self._print(table)
 
     def _bar(self, why: Why) -> Text:
         """Return the budget by section, what is unused at its end."""
@@ -253,7 +253,7 @@ class Screen:
             section = Text(sanitize(c.section), colours.get(c.section, "")) if c.section else Text()
             count = f"{c.messages:,}" if c.first else ""
             table.add_row(section, f"{c.tokens:,}", where, count, _text(c.reason))
-        self._out.print(table)
+        self._print(table)
 
     def difference(
         self, session: str, before: ContextReport, after: ContextReport, changes: Difference
@@ -272,7 +272,7 @@ class Screen:
             gained = f"{change.gained:+,}" if change.gained else ""
             sizes = (f"{change.before:,}", f"{change.after:,}", gained)
             table.add_row(self._mark(change.section, names), *sizes)
-        self._out.print(table)
+        self._print(table)
         self._parts("came in", changes.came, names)
         self._parts("went out", changes.went, names)
         self._parts("moved", changes.moved, names)
@@ -292,7 +292,7 @@ class Screen:
             )
             name = Text(sanitize(section), _colours(names).get(section, ""))
             table.add_row(name, f"{part.messages:,}", written(part.ranges), _text(reason))
-        self._out.print(table)
+        self._print(table)
 
     # --- anything in rows ---
 
@@ -301,7 +301,7 @@ class Screen:
         table = _table(*columns, header=any(name.strip(">") for name in columns))
         for first, *others in rows:
             table.add_row(_text(first, "bold"), *map(_text, others))
-        self._out.print(table)
+        self._print(table)
 
     # --- checks ---
 
@@ -318,7 +318,7 @@ class Screen:
         for damage in found.damages:
             where = f"{damage.seq:,}" if damage.seq else ""
             table.add_row(_text(damage.session, "bold"), where, _text(damage.what))
-        self._out.print(table)
+        self._print(table)
         self._line("Restore these from a backup or an export; all else is sound", "dim")
 
     def findings(self, findings: Sequence[Finding]) -> None:
@@ -330,7 +330,7 @@ class Screen:
             if finding.advice:
                 said.append(f"\n{sanitize(finding.advice)}", "yellow")
             table.add_row(mark, _text(finding.what, "bold"), said)
-        self._out.print(table)
+        self._print(table)
 
     # --- settings ---
 
@@ -340,7 +340,7 @@ class Screen:
         for key, value, source in rows:
             own = source != "default"
             table.add_row(_text(key, "bold" if own else ""), _text(value), _text(source, "dim"))
-        self._out.print(table)
+        self._print(table)
 
     # --- progress ---
 
@@ -384,6 +384,16 @@ class Screen:
 
     def _line(self, text: str, style: str) -> None:
         self._out.print(Text(text, style))
+
+    def _print(self, drawing: RenderableType, width: int | None = None) -> None:
+        """Print what fills its lines, such as a table; in a pipe or a file none ends in blanks."""
+        if self._out.is_terminal:
+            self._out.print(drawing, width=width)
+            return
+        with self._out.capture() as drawn:
+            self._out.print(drawing, width=width)
+        lines = drawn.get().splitlines()
+        self._out.out("\n".join(line.rstrip() for line in lines), highlight=False)
 
 
 def _page(text: str) -> bool:

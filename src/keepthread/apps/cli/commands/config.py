@@ -221,7 +221,10 @@ def init(
         typer.Option(help="Whether new chats recall older ones.", show_default=False),
     ] = None,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do not ask; what is not given has its default.")
+        bool,
+        typer.Option(
+            "--yes", "-y", help="Do not ask; answers that are not given have their defaults."
+        ),
     ] = False,
 ) -> None:
     """Ask five questions, and write your settings."""

@@ -91,11 +91,16 @@ def about_model(settings: ModelSettings, environ: Mapping[str, str]) -> list[Fin
     return [
         _about_name(settings, listing),
         Finding(what="key", found=has, advice=_key_advice(settings, key) if listing.denied else ""),
-        Finding(what="service", found=found, advice="" if listing.answers else _START),
+        Finding(what="service", found=found, advice=_service_advice(listing)),
     ]
 
 
-_START: Final = "start it, or correct the address: `keepthread config set model.base_url URL`"
+def _service_advice(listing: ModelList) -> str:
+    if listing.denied:
+        return "it answers, but not without a key that it accepts"
+    if listing.answers:
+        return ""
+    return "start it, or correct the address: `keepthread config set model.base_url URL`"
 
 
 def _key_advice(settings: ModelSettings, key: str | None) -> str:

@@ -51,7 +51,9 @@ _Subject: TypeAlias = Annotated[
 ]
 _Attribute: TypeAlias = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Its subject, such as city; one fact replaces another."),
+    typer.Option(
+        metavar="NAME", help="The property, such as city; a new value replaces the old one."
+    ),
 ]
 _Value: TypeAlias = Annotated[
     str | None, typer.Option(metavar="TEXT", help="The value alone, such as Oslo.")

@@ -26,7 +26,7 @@ async def sessions(
 ) -> None:
     """List sessions, latest activity first.
 
-    Delegates are left out, and what is still being filled.
+    Sessions of sub-agents are left out, and imports that are not complete.
     """
     async with call.memory() as memory:
         lists = memory.admin if owner is None else memory.for_owner(owner)

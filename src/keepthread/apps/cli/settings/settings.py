@@ -71,7 +71,9 @@ class MemorySettings:
         " view `chat`. `auto` is a quarter of `model.context_window`.",
     )
     strategy: str = setting(
-        "hybrid", choice(*STRATEGIES, aliases=ALIASES), "Who chooses what the view `chat` shows."
+        "hybrid",
+        choice(*STRATEGIES, aliases=ALIASES),
+        "The strategy of the view `chat`: what it shows.",
     )
     recall: str = setting(
         "session",
@@ -94,7 +96,7 @@ class MemorySettings:
         stands_for="never",
     )
     keep_why: int = setting(
-        20, whole(0), "How many accounts of contexts each session keeps, for `/why`."
+        20, whole(0), "How many explanations of contexts each session keeps, for `/why`."
     )
 
     @property
@@ -126,7 +128,7 @@ class ModelSettings:
     provider: str = setting(
         "openai",
         choice(*KEY_VARIABLES),
-        "Whose wire the service speaks.",
+        "The API that the service speaks.",
         project=False,  # it also chooses which key is sent to base_url
     )
     name: str | None = setting(
@@ -187,7 +189,7 @@ class SummarizerSettings:
     by: str = setting(
         "extractive",
         choice("extractive", "model"),
-        "Who shortens: `extractive` leaves out sentences and asks nobody, `model` asks a model.",
+        "How texts are shortened: `extractive` leaves out sentences, `model` asks a model.",
     )
     name: str | None = setting(
         None,
@@ -277,7 +279,7 @@ class DiscordSettings:
     guilds: str | int | None = setting(
         None,
         optional(NUMBERS),
-        "The guilds in which the bot answers, by their ids; in no other it says anything.",
+        "The guilds in which the bot answers, by their ids; elsewhere it is silent.",
         project=False,
     )
     channels: str | int | None = setting(
@@ -339,7 +341,7 @@ class ViewSettings:
 
     tokens: int = setting(MISSING, whole(1), "How many tokens it shows at most.")
     strategy: str = setting(
-        "window", choice(*STRATEGIES, aliases=ALIASES), "Who chooses what it shows."
+        "window", choice(*STRATEGIES, aliases=ALIASES), "The strategy that chooses what it shows."
     )
     max_messages: int | None = setting(
         None, optional(whole(1)), "How many messages it shows at most.", stands_for="all that fit"

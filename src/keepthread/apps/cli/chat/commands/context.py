@@ -98,7 +98,7 @@ async def rewind(chat: Chat, rest: str) -> None:
 
 
 async def undo(chat: Chat, _: str) -> None:
-    """Undo the latest /clear or /rewind, if nothing was said since.
+    """Undo the latest /clear or /rewind, if no message was added since.
 
     Repeated, it undoes the one before that.
     """
@@ -116,9 +116,9 @@ async def undo(chat: Chat, _: str) -> None:
 
 
 async def pin(chat: Chat, rest: str) -> None:
-    """Keep the latest answer, or the message at N, before the model's eyes.
+    """Keep the latest answer, or the message at N, in every context.
 
-    `/pin -N` lets go of it. /history shows the positions.
+    `/pin -N` unpins it. /history shows the positions.
     """
     chat.here()
     lets_go = rest.startswith("-")
@@ -130,7 +130,7 @@ async def pin(chat: Chat, rest: str) -> None:
     said = f"{message.seq:,}, {brief(message.content)}"
     if not lets_go:
         await session.pin(message.id)
-        chat.person.say(f"Pinned {said}; /pin -{message.seq} lets go of it")
+        chat.person.say(f"Pinned {said}; /pin -{message.seq} unpins it")
     elif await session.unpin(message.id):
         chat.person.say(f"Let go of {said}")
     else:

@@ -45,7 +45,7 @@ async def _list(chat: Chat, limit: int) -> None:
 async def resume(chat: Chat, rest: str) -> None:
     """Continue in another session, by its id or its number in the list.
 
-    Without either, the latest ones are listed. An id goes before a number.
+    Without either, the latest ones are listed. If an id is also such a number, the id is meant.
     """
     if not rest:
         await _list(chat, _LATEST)
