@@ -31,6 +31,7 @@ from keepthread.interchange.export import export
 from keepthread.interchange.files import MAX_DEPTH, items_of
 from keepthread.interchange.foreign import paths_of
 from keepthread.protocols import Store
+from tests.seeds import examples
 from tests.test_interchange import places, with_change
 
 SAMPLES = Path(__file__).parent / "chats"
@@ -754,7 +755,7 @@ def damaged_chats(draw: st.DrawFn) -> tuple[dict[str, Any], list[str]]:
     return {"id": "u", "mapping": mapping, "current_node": current}, markers
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(damaged_chats(), st.booleans())
 def test_every_message_of_a_damaged_export_is_taken_once_or_counted(
     damaged: tuple[dict[str, Any], list[str]], branches: bool
