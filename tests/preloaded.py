@@ -32,13 +32,15 @@ from keepthread.models.tokens import Estimator, Tiktoken
 
 KEEPTHREAD = Path(sysconfig.get_path("scripts")) / "keepthread"
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("keepthread.apps.cli", "keepthread.memory", "keepthread.models", "keepthread.stores")
+PACKAGES = tuple(
+    f"keepthread.{name}" for name in ("apps.cli", "memory", "models", "orchestrator", "stores")
+)
 MODULES = (
     *("openai.resources.chat", "openai.types.chat", "anthropic.resources.messages"),
     *("prompt_toolkit.shortcuts", "prompt_toolkit.application", "prompt_toolkit.key_binding"),
     *("prompt_toolkit.patch_stdout", "prompt_toolkit.input.vt100", "prompt_toolkit.output.vt100"),
     *("rich.console", "rich.markdown", "rich.live", "rich.table", "tiktoken", "sqlite3"),
-    *("anyio._backends._asyncio", "platformdirs.unix"),
+    *("anyio._backends._asyncio", "platformdirs.unix", "mcp", "mcp.client.streamable_http"),
 )
 LARGEST = 1 << 17
 LONGEST = 250.0

@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import socket
 import sqlite3
@@ -80,8 +81,16 @@ COMMANDS = (
 )
 
 
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a store to copy."""
+    path = tmp_path_factory.mktemp("filled") / "chat.db"
+    asyncio.run(fill(path))
+    return path
+
+
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder to work in, with a store named by the environment."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KEEPTHREAD_STORE", "sqlite:///chat.db")
@@ -90,7 +99,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setenv("TIKTOKEN_CACHE_DIR", f"{data}/tiktoken")
     for name in ("NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
-    asyncio.run(fill(tmp_path / "chat.db"))
+    shutil.copy(filled, tmp_path)
     return tmp_path
 
 
