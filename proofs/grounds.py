@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from keepthread import Memory, Options
 from keepthread.stores.url import store_at
-from proofs.marked import SIZES, Marker, in_files, settings
+from proofs.marked import SIZES, Marker, contents, in_files, settings
 from proofs.places import file_url
 from servers import postgres, redis
 
@@ -22,6 +22,8 @@ class Ground(NamedTuple):
     folders: Sequence[Path]
     settle: Callable[[], object]
     """Has a server let go of the parts of its log that it needs no more."""
+    older: frozenset[bytes] = frozenset()
+    """What was in its files before any marker was made."""
 
     @property
     def finds(self) -> bool:
@@ -51,7 +53,7 @@ class Ground(NamedTuple):
     def found(self, markers: Sequence[Marker]) -> dict[Marker, list[str]]:
         """Return which markers are in a file."""
         self.settle()
-        return in_files(self.folders, markers)
+        return in_files(self.folders, markers, self.older)
 
 
 @contextmanager
@@ -71,7 +73,8 @@ def on_postgres() -> Iterator[Ground]:
 
     try:
         with tempfile.TemporaryDirectory() as folder:
-            yield Ground("postgres", server.url(), [Path(folder), server.folder], settle)
+            folders = [Path(folder), server.folder]
+            yield Ground("postgres", server.url(), folders, settle, contents(folders))
     finally:
         server.close()
 

@@ -6,7 +6,7 @@ import json
 import random
 import re
 from base64 import b64encode
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -76,24 +76,36 @@ def new_markers(rng: random.Random, count: int = MARKERS) -> list[Marker]:
     return found
 
 
-def in_files(folders: Iterable[Path], markers: Sequence[Marker]) -> dict[Marker, list[str]]:
-    """Return which markers are in which files, as bytes or as stems.
-
-    Most of what a server keeps are zeros and copies of a template: neither is searched twice.
-    """
-    found: dict[Marker, list[str]] = {}
-    forms = {marker: marker.forms for marker in markers}
-    searched: dict[bytes, list[Marker]] = {}
+def _files(folders: Iterable[Path]) -> Iterator[tuple[str, bytes, bytes]]:
+    """Yield the name of each file, its bytes without the zeros at its end, and their digest."""
     for folder in folders:
         for path in sorted(p for p in folder.rglob("*") if p.is_file()):
             data = b""
             with suppress(FileNotFoundError):  # a server may remove it at this moment
                 data = path.read_bytes().rstrip(b"\0")
-            digest = hashlib.sha256(data).digest()
-            if digest not in searched:
-                searched[digest] = [m for m in markers if any(form in data for form in forms[m])]
-            for marker in searched[digest]:
-                found.setdefault(marker, []).append(str(path.relative_to(folder)))
+            yield str(path.relative_to(folder)), data, hashlib.sha256(data).digest()
+
+
+def contents(folders: Iterable[Path]) -> frozenset[bytes]:
+    """Return digests of all that is in files now: nothing of it has a marker that is made later."""
+    return frozenset(digest for _, _, digest in _files(folders))
+
+
+def in_files(
+    folders: Iterable[Path], markers: Sequence[Marker], older: Set[bytes] = frozenset()
+) -> dict[Marker, list[str]]:
+    """Return which markers are in which files, as bytes or as stems.
+
+    Most of what a server keeps is as `older` as the server, or is there twice: it is not searched.
+    """
+    found: dict[Marker, list[str]] = {}
+    forms = {marker: marker.forms for marker in markers}
+    searched: dict[bytes, list[Marker]] = {digest: [] for digest in older}
+    for name, data, digest in _files(folders):
+        if digest not in searched:
+            searched[digest] = [m for m in markers if any(form in data for form in forms[m])]
+        for marker in searched[digest]:
+            found.setdefault(marker, []).append(name)
     return found
 
 

@@ -64,7 +64,7 @@ FOLDERS: Final = 2
 TASKS: Final = 8
 ROUNDS_PER_KILL: Final = 1 / 10
 MESSAGES_PER_KILL: Final = 1_000
-FEWEST_MESSAGES: Final = 2_000
+FEWEST_MESSAGES: Final = 600
 MOST_MESSAGES: Final = 1_000_000
 LOOKS: Final = 25
 """Contexts that are looked at while a long session catches up."""

@@ -40,7 +40,7 @@ BEGIN
     FOR found IN
         SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
         WHERE n.nspname = 'keepthread' AND c.relname <> 'migrations'
-            AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+            AND c.relkind = 'r' AND pg_relation_size(c.oid) > 0
     LOOP
         EXECUTE format('DELETE FROM %s', found);
     END LOOP;

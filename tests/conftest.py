@@ -13,13 +13,14 @@ from hypothesis import HealthCheck, settings
 from servers import Missing
 from servers import postgres as postgres_servers
 from servers import redis as redis_servers
-from tests.seeds import SEED
+from tests.seeds import SEED, examples
 
 pytest.register_assert_rewrite("keepthread.testing.contract", "keepthread.testing.finding")
 
 # In CI, Hypothesis would choose the same examples in every run; here each run tries new ones.
 settings.register_profile(
     "keepthread",
+    max_examples=examples(40),
     derandomize=False,
     deadline=None,
     print_blob=True,
@@ -34,11 +35,15 @@ _OWN = re.compile(rf"KEEPTHREAD_(STORE|STATE|CONFIG|({_BLOCKS})_.*)")
 _KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "DISCORD_TOKEN")
 
 
-_LONG = ("test_proofs_", "test_bench", "test_transcripts")
+_LONG = ("test_proofs_", "test_bench", "test_transcripts", "test_machine", "test_first_chat")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give proofs, benchmarks and transcripts room: on a busy machine they are slow, not stuck."""
+    """Give proofs, benchmarks and transcripts room: on a busy machine they are slow, not stuck.
+
+    They run first, so that no process has one of them left when the other has nothing to do.
+    """
+    items.sort(key=lambda item: not item.path.name.startswith(_LONG))
     for item in items:
         if item.path.name.startswith(_LONG) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(600))

@@ -50,10 +50,23 @@ def call(*command: str | Path, cwd: Path) -> str:
 
 def built_wheel(folder: Path) -> Path:
     """Build the wheel into a folder."""
-    build = ("wheel", "--no-deps", "--no-build-isolation", "--quiet", "-w", folder, ROOT)
-    call(sys.executable, "-m", "pip", *build, cwd=folder)
+    call(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, cwd=ROOT)
     (wheel,) = folder.glob("keepthread-*.whl")
     return wheel
+
+
+def empty_environment(folder: Path) -> Path:
+    """Make an environment with a `pip` and nothing else; return the folder of its programs.
+
+    That `pip` is ours and installs there: to install another into each environment takes longer
+    than what tests do with it.
+    """
+    venv.create(folder, with_pip=False)
+    programs = folder / "bin"
+    pip = programs / "pip"
+    pip.write_text(f'#!/bin/sh\nexec {sys.executable} -m pip --python {programs}/python "$@"\n')
+    pip.chmod(0o755)
+    return programs
 
 
 def weather(asked: Received) -> str:
@@ -74,11 +87,12 @@ def first_chat(folder: Path) -> FirstChat:
 def typed(folder: Path, address: str) -> FirstChat:
     """Do so with the service at an address."""
     wheel, home = built_wheel(folder), _home(folder)
-    venv.create(folder / "env", with_pip=True)
+    programs = empty_environment(folder / "env")
     env = {
         **dict.fromkeys(("ENV", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")),
         "HOME": str(home),
-        "PATH": f"{folder / 'env' / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+        "PIP_NO_COMPILE": "no",  # which means yes: what is imported is compiled then
         "PIP_FIND_LINKS": f"{os.environ.get('PIP_FIND_LINKS', '')} {wheel.parent}".strip(),
         "PS1": "$ ",
     }
@@ -90,7 +104,7 @@ def typed(folder: Path, address: str) -> FirstChat:
         shell.ask("keepthread chat --continue", TOKYO)
         seen = terminal.transcript.removesuffix("\n$").replace(address, _SERVED)
         seen = _INSTALLING.sub(r"\1…\n", seen)
-    manual = call(folder / "env" / "bin" / "keepthread", "help", "forget", cwd=home)
+    manual = call(programs / "keepthread", "help", "forget", cwd=home)
     return FirstChat(seen, shell.commands, shell.seconds, shell.each, manual)
 
 

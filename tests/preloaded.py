@@ -19,25 +19,28 @@ import socket
 import subprocess
 import sys
 import sysconfig
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from keepthread.errors import Unavailable
 from keepthread.models.tokens import Estimator, Tiktoken
 
 KEEPTHREAD = Path(sysconfig.get_path("scripts")) / "keepthread"
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("keepthread.apps.cli", "keepthread.memory", "keepthread.models", "keepthread.stores")
+PACKAGES = tuple(
+    f"keepthread.{name}" for name in ("apps.cli", "memory", "models", "orchestrator", "stores")
+)
 MODULES = (
     *("openai.resources.chat", "openai.types.chat", "anthropic.resources.messages"),
     *("prompt_toolkit.shortcuts", "prompt_toolkit.application", "prompt_toolkit.key_binding"),
     *("prompt_toolkit.patch_stdout", "prompt_toolkit.input.vt100", "prompt_toolkit.output.vt100"),
     *("rich.console", "rich.markdown", "rich.live", "rich.table", "tiktoken", "sqlite3"),
-    *("anyio._backends._asyncio", "platformdirs.unix"),
+    *("anyio._backends._asyncio", "platformdirs.unix", "mcp", "mcp.client.streamable_http"),
 )
 LARGEST = 1 << 17
 LONGEST = 250.0
@@ -267,9 +270,24 @@ def _writer(fd: int, errors: str) -> io.TextIOWrapper:
     )
 
 
+def _end(code: int) -> NoReturn:
+    """End as an interpreter does, but take no module apart.
+
+    For that a fork copies whatever it shares with the process it comes from: most of the CPU that a
+    short command takes.
+    """
+    threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue]
+    atexit._run_exitfuncs()
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)  # which says what could not be written
+
+
 if __name__ == "__main__":
     _load()
     _serve(socket.socket(fileno=int(sys.argv[1])))
     from keepthread.apps.cli import main
 
-    sys.exit(main())
+    _end(main())

@@ -19,6 +19,7 @@ from keepthread.models.tokens import Estimator
 from keepthread.orchestrator import Models, Runnable, orchestrate
 from keepthread.testing.model import ScriptedModel
 from keepthread.types import Attachment, Reply, Scope, Shortened, Tool, ToolCall
+from tests.seeds import examples
 
 CITIES = ["Jakarta", "Tokyo", "Oslo", "Berlin", "Paris", "Rome", "Lima", "Cairo", "Delhi", "Seoul"]
 
@@ -94,7 +95,7 @@ logs = st.lists(st.tuples(texts, st.integers(0, 2), texts), min_size=1, max_size
 
 
 @given(logs, st.integers(60, 900), st.sampled_from(("all", "recent", "none")), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 async def test_no_text_takes_more_than_its_budget(
     plan: list[tuple[str, int, str]], budget: int, tool_calls: ToolCalls, past: bool
 ) -> None:
@@ -348,7 +349,7 @@ async def test_a_system_message_whose_record_was_lost_is_kept_by_the_next_contex
         assert "French" not in (await session.context()).to_openai_chat().__repr__()
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(st.integers(1, 30), st.integers(2048, 6000), st.integers(30, 120))
 async def test_114_the_newest_messages_are_shown_word_for_word(
     newest: int, budget: int, words: int

@@ -37,6 +37,7 @@ from keepthread.memory.conversation import Conversation
 from keepthread.models.tokens import Estimator
 from keepthread.protocols import Material
 from keepthread.testing.wires import anthropic, openai_chat, openai_responses
+from tests.seeds import examples
 from tests.test_codec import messages as any_messages
 
 LABEL = re.compile(r"(User|Assistant|System|Tool)( [^\n]*)?:")
@@ -336,7 +337,7 @@ turns = st.lists(
     st.sampled_from((None, 50, 120)),
     st.sampled_from(("all", "recent", "none")),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(25))
 def test_between_two_steps_each_context_begins_with_the_bytes_of_the_one_before(
     plan: list[tuple[int, int, int]], budget: int, step: int | None, tool_calls: ToolCalls
 ) -> None:
@@ -587,7 +588,7 @@ async def test_an_erased_question_is_not_answered() -> None:
     359,
     "",
 )
-@settings(max_examples=50)
+@settings(max_examples=examples(20))
 def test_a_list_fits_as_a_stored_session_does(
     log: list[Message], window: Window, budget: int, prompt: str
 ) -> None:

@@ -33,6 +33,7 @@ from keepthread.stores.ram import RamStore
 from keepthread.testing import ManualClock
 from keepthread.text_caches import clear_text_caches
 from keepthread.types import Record, Scope
+from tests.seeds import examples
 from tests.test_facts import OWNER, noted
 
 NEWEST = 1000
@@ -166,7 +167,7 @@ def facts(draw: st.DrawFn, key: str) -> Noted:
 KEYS = [f"{n:032x}" for n in range(8)]
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(60))
 @given(st.data())
 def test_an_index_is_what_the_plain_model_says_after_any_changes(data: st.DataObject) -> None:
     records: dict[str, Record] = {}
@@ -216,7 +217,7 @@ def test_a_kept_fact_begins_and_ends_when_its_time_has_come() -> None:
     assert states == ["future", "live", "live", "ended", "ended", "live"]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.data())
 def test_two_processes_know_the_same_facts(data: st.DataObject) -> None:
     async def run() -> None:

@@ -38,6 +38,7 @@ from keepthread.testing.finding import (
 )
 from keepthread.types import Unread
 from tests.formats.content import make
+from tests.seeds import examples
 
 
 class TestRamFinder(FinderContract):
@@ -160,7 +161,7 @@ async def answers(store: Store) -> list[Any]:
 
 
 @given(st.lists(steps, max_size=25))
-@settings(max_examples=60)
+@settings(max_examples=examples(25))
 def test_a_file_finds_what_memory_finds_and_holds_no_other_word(taken: list[Any]) -> None:
     async def both(folder: Path) -> None:
         clock = ManualClock()
@@ -235,7 +236,7 @@ async def compared(store: Store, owner: str | None, marks: Mapping[int, int]) ->
 
 
 @given(st.lists(st.tuples(st.booleans(), more_steps), max_size=25))
-@settings(max_examples=60)
+@settings(max_examples=examples(25))
 def test_two_processes_know_what_a_third_finds_out(taken: list[Any]) -> None:
     async def three(folder: Path) -> None:
         clock, path = ManualClock(), folder / "store.db"

@@ -22,6 +22,7 @@ from keepthread.stores.ram import RamStore
 from keepthread.testing.contract import Letters
 from keepthread.types import Record, SessionKey
 from tests.every_store import store as store
+from tests.seeds import examples
 
 OPTIONS = Options(counter=Letters(), extraction=None)
 MOST_CALLS = 40
@@ -279,7 +280,7 @@ answers = st.lists(
 )
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(records=records, answers=answers, chosen=st.integers(0, SESSIONS - 1), at=st.integers(1, 4))
 def test_the_index_finds_what_a_search_through_everything_finds(
     records: list[tuple[int, list[tuple[int, int, int]]]],

@@ -9,6 +9,7 @@ from proofs.machine import Stores, staged
 from proofs.places import file_url
 from servers.postgres import PostgresServer
 from servers.redis import RedisServer
+from tests.seeds import examples
 
 
 def test_sqlite_postgres_and_redis_answer_as_ram_does(
@@ -18,5 +19,5 @@ def test_sqlite_postgres_and_redis_answer_as_ram_does(
     with staged("ram://", file_url(tmp_path / "s.db"), postgres.empty(), redis_server.url) as stage:
         run_state_machine_as_test(
             lambda: Stores(stage),  # pyright: ignore[reportArgumentType]
-            settings=settings(max_examples=80, stateful_step_count=40, deadline=None),
+            settings=settings(max_examples=examples(20), stateful_step_count=40, deadline=None),
         )

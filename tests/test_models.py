@@ -40,6 +40,7 @@ from keepthread.models.openai import ChatStreamParser
 from keepthread.models.request import Question, TextBuffer, conversation
 from keepthread.testing.server import Gate, Line, Say, ScriptedServer
 from keepthread.types import Native, Reply, Tool, ToolCall, Usage
+from tests.seeds import examples
 
 KEY = "sk-test-0123456789abcdef"
 Model: TypeAlias = OpenAIModel | AnthropicModel
@@ -204,7 +205,7 @@ TEXTS = st.text(st.characters(codec=None), max_size=60) | st.text(" \n\r\t\0\u20
 
 
 @given(TEXTS.map(lambda text: "".join(text).encode("utf-16", "surrogatepass")), st.integers(1, 20))
-@settings(max_examples=60)
+@settings(max_examples=examples(25))
 def test_any_text_in_any_pieces_arrives_exactly(echo: Any, units: bytes, pieces: int) -> None:
     runner, models, told = echo
     text = units.decode("utf-16", "surrogatepass")  # JSON makes one character of a pair
@@ -1122,7 +1123,7 @@ def places(value: Any) -> list[tuple[Any, Any]]:
 
 
 @given(st.data())
-@settings(max_examples=500)
+@settings(max_examples=examples(150))
 def test_whatever_a_server_sends_is_an_answer_or_known_to_be_none(data: st.DataObject) -> None:
     pairs = [(OPENAI_STREAM, ChatStreamParser), (ANTHROPIC_STREAM, MessageStreamParser)]
     stream, hearing = data.draw(st.sampled_from(pairs))

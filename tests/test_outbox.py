@@ -44,6 +44,7 @@ from servers import free_port
 from servers.proxy import Proxy
 from servers.redis import RedisServer
 from tests import preloaded
+from tests.seeds import examples
 
 if TYPE_CHECKING:
     from servers.postgres import PostgresServer
@@ -731,7 +732,9 @@ STEPS = st.lists(
 
 
 @settings(
-    max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+    max_examples=examples(12),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
 )
 @given(steps=STEPS)
 def test_whatever_happens_each_session_has_its_messages_once_and_in_order(

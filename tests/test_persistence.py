@@ -26,6 +26,7 @@ from keepthread.orchestrator import Runnable
 from keepthread.testing.model import ScriptedModel
 from keepthread.types import Reply, SessionInfo, Tool, ToolCall, Usage
 from tests import preloaded
+from tests.seeds import examples
 
 SECRET = "the number is 555-0199, and nobody else has it"
 
@@ -685,7 +686,7 @@ STEPS = st.lists(st.sampled_from(KINDS), max_size=14)
 
 
 @given(steps=STEPS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 async def test_whatever_goes_and_comes_back_all_is_there_once_and_in_order(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str]
 ) -> None:

@@ -36,6 +36,7 @@ from keepthread.testing.finding import (
 )
 from keepthread.types import Embedding
 from servers.postgres import PostgresServer
+from tests.seeds import examples
 from tests.test_finding import OWNERS, compared, more_steps, take_more
 from tests.test_finding import answers as all_answers
 
@@ -193,7 +194,7 @@ async def test_the_newest_places_are_found_whatever_era_they_are_of(
 
 
 @given(st.lists(st.tuples(st.booleans(), more_steps), max_size=12))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(6), deadline=None)
 def test_two_processes_know_what_a_third_finds_out(
     postgres: PostgresServer, taken: list[Any]
 ) -> None:

@@ -31,6 +31,7 @@ from proofs import Run
 from proofs.p34_rebuild import PROOF, prompt_of
 from tests.every_store import store
 from tests.proving import hold
+from tests.seeds import examples
 
 __all__ = ["store"]
 
@@ -280,7 +281,7 @@ _OTHER = st.builds(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(20))
 @given(st.lists(_WHOLE | _OTHER, max_size=6), st.integers(1, 50))
 def test_references_come_back_from_their_records(made: list[Reference], gone: int) -> None:
     given_ = References("k", "Window()", "c", False, "f", 3, "", made, "key", "whole")

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from keepthread.testing.server import Gate, Line, Received, Say, ScriptedServer, lines_of
 from keepthread.types import ToolCall, Usage
 from tests import known_bad_requests as known
+from tests.seeds import examples
 
 WIRES = ("openai-chat", "anthropic")
 HELLO = known.HELLO
@@ -196,7 +197,7 @@ def test_whatever_is_said_arrives_however_it_is_cut_in_pieces(wire: str) -> None
     said: list[Say] = []
     with talking(wire, otherwise=lambda _: said[-1]) as (server, client):
 
-        @settings(max_examples=60, deadline=None)
+        @settings(max_examples=examples(25), deadline=None)
         @given(
             st.text(st.characters(codec="utf-8"), max_size=40),
             st.none() | st.integers(1, 50),
@@ -606,7 +607,7 @@ def test_whatever_is_sent_is_answered_or_refused(path: str) -> None:
         names = sorted({*known.GOOD_CHAT[1], *known.BAD_ANTHROPIC[-1][1], "tools", "thinking"})
         fields = ("messages", "system", "tool_choice", "response_format", "cache_control", *names)
 
-        @settings(max_examples=150, deadline=None)
+        @settings(max_examples=examples(60), deadline=None)
         @given(st.dictionaries(st.sampled_from(fields), _VALUES, max_size=4))
         @example({"system": [{"type": []}]})
         def answers(strange: dict[str, Any]) -> None:

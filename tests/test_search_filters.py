@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from keepthread import Memory, Message
 from keepthread.types import Role
-from tests.seeds import SEED
+from tests.seeds import SEED, examples
 
 WORDS = ("harbor", "violin", "saffron", "glacier")
 ROLES: tuple[Role, ...] = ("user", "assistant", "system")
@@ -114,7 +114,7 @@ async def check(memory: Memory, known: list[Written], asked: Asked) -> None:
     assert wanted.issuperset(found)
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(25), suppress_health_check=[HealthCheck.too_slow])
 @given(some=st.lists(messages, max_size=25), asked=st.lists(searches, min_size=1, max_size=6))
 @pytest.mark.parametrize("kind", ["ram", "sqlite"])
 def test_a_filtered_search_finds_what_filtering_every_message_finds(

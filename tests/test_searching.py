@@ -17,6 +17,7 @@ from keepthread.errors import InvalidInput, SessionNotFound, Unsupported
 from keepthread.memory.search.search import Hit
 from keepthread.recall.query import query_of
 from keepthread.stores.ram import RamStore
+from tests.seeds import examples
 
 DAY = 86_400.0
 VIEWS = {
@@ -159,7 +160,7 @@ async def test_a_hostile_query_finds_or_finds_nothing(memory: Memory, query: str
         assert hit.session == "s"
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(20))
 @given(query=st.text(max_size=200))
 def test_no_text_makes_a_search_fail(query: str) -> None:
     async def run() -> None:

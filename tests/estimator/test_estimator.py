@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from keepthread.models.tokens.estimator import VOCABULARIES, estimate, vocabulary_of
 from tests.estimator import corpus, kinds
+from tests.seeds import examples
 
 ROOT = Path(__file__).parents[2]
 DECISION = ROOT / "docs/decisions/058-the-estimator-has-a-part-of-the-vocabulary.md"
@@ -94,7 +95,7 @@ def test_no_character_of_a_text_is_left_out_of_its_pieces(text: str, vocabulary:
     assert "".join(vocabulary_of(vocabulary).pieces(text)) == text
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @example(" ".join(["ถ้าฝนตกอย่าลืมหยิบร่มมาด้วยนะ"] * 12), "o200k_base")
 @given(kinds.mixtures, names)
 def test_no_mixture_of_scripts_and_kinds_is_counted_too_low(
