@@ -5,7 +5,7 @@ import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -14,6 +14,9 @@ from servers import Missing
 from servers import postgres as postgres_servers
 from servers import redis as redis_servers
 from tests.seeds import SEED, examples
+
+if TYPE_CHECKING:
+    from tests.http_world import Served
 
 pytest.register_assert_rewrite("keepthread.testing.contract", "keepthread.testing.finding")
 
@@ -128,3 +131,12 @@ def test_data() -> Path:
     if os.environ.get("CI"):
         pytest.fail(f"{message}: CI runs everything")
     pytest.skip(message)
+
+
+@pytest.fixture(scope="session")
+def served_memory() -> "Iterator[Served]":
+    """Serve an empty store over HTTP."""
+    from tests.http_world import listening  # noqa: PLC0415 - FastAPI is slow to load
+
+    with listening("ram://") as server:
+        yield server

@@ -50,7 +50,17 @@ def model_key(request: pytest.FixtureRequest) -> str:
     return "k"
 
 
+def memory_server(request: pytest.FixtureRequest) -> str:
+    return request.getfixturevalue("served_memory").address
+
+
+def memory_key(request: pytest.FixtureRequest) -> str:
+    return request.getfixturevalue("served_memory").key("ana")
+
+
 SERVERS = {
+    "KEEPTHREAD_SERVER": memory_server,
+    "KEEPTHREAD_KEY": memory_key,
     "DATABASE_URL": postgres_url,
     "REDIS_URL": redis_url,
     "MODEL_FOLDER": model_folder,

@@ -1,6 +1,7 @@
 """The tables of a server do what a plain model does, whatever is asked of them, on every store."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any

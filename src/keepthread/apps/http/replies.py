@@ -49,7 +49,7 @@ class TurnState(NamedTuple):
 
 
 class BuiltContext(NamedTuple):
-    """What a model should see, in the order of the prompt, and why."""
+    """The messages that a model should see, in the order of the prompt, and why."""
 
     system: str
     """The system prompt; empty if there is none."""
@@ -66,7 +66,7 @@ class BuiltContext(NamedTuple):
     text: str | None
     """The conversation as one text, if the request asked for it."""
     why: Why
-    """What is in, what is out, and the reason for each."""
+    """The messages that are in, those left out, and the reason for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class RecordedText(NamedTuple):
 
 
 class WhoCalls(NamedTuple):
-    """What the credential proves."""
+    """The identity that the credential proves."""
 
     tenant: str
     owner: str | None
@@ -123,7 +123,7 @@ class CreatedKey(NamedTuple):
 
     key: KeyInfo
     text: str
-    """What clients send: `Authorization: Bearer TEXT`."""
+    """The text that clients send: `Authorization: Bearer TEXT`."""
 
 
 # --- replies ---

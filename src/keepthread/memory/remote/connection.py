@@ -165,7 +165,7 @@ class ServerConnection:
 
 
 def check_address(url: str, key: object) -> None:
-    """Refuse an address that would show the key to others, and a key that is none."""
+    """Refuse an address that would show the key to others, and a missing key."""
     if not isinstance(key, str) or not key:
         raise InvalidInput(
             "a server's memory needs a key: Memory.open(url, key=…);"

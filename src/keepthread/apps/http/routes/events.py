@@ -78,7 +78,7 @@ async def list_changes(
 ) -> Response:
     """List the owner's changes after a cursor: each says what was written, without the text.
 
-    `next` is there also if the page is empty. Without `after` the list begins with the oldest
+    An empty page has a `next`, too. Without `after` the list begins with the oldest
     change that is kept; `limit=0` returns the cursor of the present. `watch_events` is the same as
     a stream.
     """

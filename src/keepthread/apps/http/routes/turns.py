@@ -60,7 +60,7 @@ def _state(turn: Turn) -> TurnState:
 async def begin_turn(caller: Writes, session: SessionId, body: TurnBody) -> Response:
     """Begin a turn: store the user message, before any model is asked.
 
-    With an `id` the request can be repeated; if the turn is finished by then, `answer` is there.
+    With an `id` the request can be repeated; if the turn is finished by then, it has its `answer`.
     """
     found = await caller.memory.get_session(session)
     turn = found.turn(
@@ -174,7 +174,7 @@ async def record_tool(
     router,
     "POST",
     f"{ONE}/memory-tools",
-    returns(RecordedText, "What the model is told."),
+    returns(RecordedText, "The text for the model."),
     errors=(*_ERRORS, "conflict", "too_large", "unsupported"),
 )
 async def run_memory_tool(
