@@ -136,7 +136,7 @@ def test_data() -> Path:
 @pytest.fixture(scope="session")
 def served_memory() -> "Iterator[Served]":
     """Serve an empty store over HTTP."""
-    from tests.http_world import listening  # noqa: PLC0415 - FastAPI is slow to load
+    from tests.http_world import listening  # FastAPI is slow to load
 
     with listening("ram://") as server:
         yield server

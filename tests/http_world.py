@@ -35,6 +35,7 @@ class HttpWorld:
     tables: ServerTables
     app: FastAPI
     clients: list[httpx2.AsyncClient] = field(default_factory=list)
+    keys: int = 0
 
     async def key(
         self,
@@ -43,11 +44,13 @@ class HttpWorld:
         *,
         tenant: str = "default",
         expires_at: float | None = None,
-        at: float = 1.0,
+        at: float | None = None,
     ) -> str:
         """Return the text of a new key."""
+        self.keys += 1  # keys are listed in the order of their times
         rights = KeyRights(tenant, scopes, "a test", owner, expires_at)
-        return (await create_key(self.tables, rights, by="test", at=at)).text
+        made_at = float(self.keys) if at is None else at
+        return (await create_key(self.tables, rights, by="test", at=made_at)).text
 
     def client(self, key: str | None, **headers: str) -> httpx2.AsyncClient:
         """Return a client that sends a key."""

@@ -1,10 +1,9 @@
 """The tables of a server do what a plain model does, whatever is asked of them, on every store."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,6 +17,9 @@ from keepthread.stores.ram import RamStore
 from keepthread.stores.redis import RedisStore
 from keepthread.stores.sqlite import SQLiteStore
 from keepthread.testing.tables import NOW, a_key, an_entry
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
 
 IDS = st.sampled_from(("a", "b", "c"))
 TENANTS = st.sampled_from(("acme", "other"))
