@@ -162,7 +162,7 @@ async def listening(
         work = worker.Work(open_memory=lambda: memory, settings=settings or HttpSettings())
         config = worker.uvicorn_config(work, app)
         config.http = type("Protocol", (worker.BoundedProtocol,), dict(protocol or {}))
-        server = worker.Server(config)
+        server = worker.QuietServer(config)
         with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
             port = listener.getsockname()[1]
             serving = asyncio.create_task(server.serve([listener]))

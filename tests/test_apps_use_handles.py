@@ -31,6 +31,13 @@ ALLOWED: Mapping[str, tuple[set[str], str]] = {
     "cli/commands/forget.py": ({"hold"}, "delivers files first, and forgets of all owners"),
     "cli/commands/facts.py": ({"hold", "store"}, "names other owners if one has no facts"),
     "cli/chat/commands/files.py": ({"store"}, "writes and reads files of the chat's session"),
+    # The HTTP server: handlers get an owner's memory from the caller's credential.
+    "cli/commands/serve.py": ({"hold"}, "opens the memory that is served"),
+    "http/app.py": ({"hold"}, "builds the application over an open memory"),
+    "http/caller.py": ({"hold"}, "makes the handle of the credential's tenant and owner"),
+    "http/state.py": ({"hold"}, "keeps the memory of a worker, and gives that of a tenant"),
+    "http/worker.py": ({"hold", "store"}, "opens the memory of a worker, and the server's tables"),
+    "http/serve.py": ({"store"}, "checks the store and its tables before workers start"),
     # A bot talks with many people, each with an owner of their own.
     "discord/conversations.py": (
         {"hold", "store", "admin"},

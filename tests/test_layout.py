@@ -17,10 +17,10 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "keepthread"
 
 MAX_ENTRIES = 18
-MAX_FILES = 385
+MAX_FILES = 405
 MIN_LINES = 40
 MAX_LINES = 500
-MAX_LATE_IMPORTS = 20
+MAX_LATE_IMPORTS = 21
 MAX_LAYERS = 12
 
 # Protocols may be short; the contract suite is one long list of promises.

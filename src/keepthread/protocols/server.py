@@ -56,7 +56,7 @@ RequestState: TypeAlias = Literal["new", "in_flight", "mismatch", "done"]
 
 
 class Begun(NamedTuple):
-    """What is known of a request when it arrives.
+    """The state of a request when it arrives.
 
     "new": nothing, so do it and call `end_request`. "in_flight": another worker is doing it.
     "mismatch": another request has the same id. "done": send `answer`, and do not do it again.

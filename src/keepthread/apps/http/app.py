@@ -1,19 +1,20 @@
 """The application of one worker: the routes, and the layers around them."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI, Request
 from starlette.middleware.cors import CORSMiddleware
 
 import keepthread
-from keepthread.apps.http import health, problems
+from keepthread.apps.http import problems
 from keepthread.apps.http.access import REQUEST_ID, Access, Count
 from keepthread.apps.http.auth import Authentication
-from keepthread.apps.http.caller import OWNER_HEADER
+from keepthread.apps.http.caller import OWNER_HEADER, state_of
 from keepthread.apps.http.idempotency import HEADER, REPLAYED, Idempotency
 from keepthread.apps.http.json_input import JsonInput
 from keepthread.apps.http.limits import Deadlines, KeyLimits
 from keepthread.apps.http.origins import Origins
+from keepthread.apps.http.problems import Problem
 from keepthread.apps.http.routes import add_routes
 from keepthread.apps.http.settings import HttpSettings
 from keepthread.apps.http.state import WorkerState
@@ -21,6 +22,8 @@ from keepthread.memory.memory import Memory
 
 if TYPE_CHECKING:
     from keepthread.protocols.server import ServerTables
+
+router: Final = APIRouter(tags=["health"])
 
 
 def create_app(
@@ -46,7 +49,7 @@ def create_app(
     )
     app.state.keepthread = state
     problems.install(app)
-    app.include_router(health.router)
+    app.include_router(router)
     add_routes(app)
     _add_layers(app, state, count)
     return app
@@ -70,3 +73,22 @@ def _add_layers(app: FastAPI, state: WorkerState, count: Count | None) -> None:
             allow_headers=["Authorization", "If-Match", "Last-Event-ID", OWNER_HEADER, HEADER],
             expose_headers=["ETag", "Retry-After", REQUEST_ID, REPLAYED],
         )
+
+
+# --- health ---
+
+
+@router.get("/livez", operation_id="livez", summary="Whether the process answers")
+async def livez() -> dict[str, str]:
+    """Answer always; a server that does not should be restarted."""
+    return {"status": "ok"}
+
+
+@router.get("/readyz", operation_id="readyz", summary="Whether to send requests here")
+async def readyz(request: Request) -> dict[str, str]:
+    """Answer 200 while the store can be read and the server is not stopping, else 503."""
+    state = state_of(request)
+    if state.stopping.is_set():
+        raise Problem(503, "stopping", "The server is stopping; send requests to another worker.")
+    await state.tables.get_key("readiness")
+    return {"status": "ok"}

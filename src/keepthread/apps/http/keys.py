@@ -17,7 +17,7 @@ from keepthread.protocols.server import ApiKey, AuditEntry, ServerTables
 from keepthread.stores.validation import check_id, show
 
 SCOPES: Final = ("read", "write", "forget", "admin", "proxy", "mcp")
-"""What a key may allow."""
+"""The rights that a key may have."""
 
 _LETTERS: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 """The letters of ids, in the order of their codes: ids sort by the time they were made."""
@@ -49,7 +49,7 @@ class CheckedKey(NamedTuple):
 
 
 class KeyRights(NamedTuple):
-    """What a new key is for."""
+    """The rights of a new key, and a name for it."""
 
     tenant: str
     scopes: frozenset[str]

@@ -108,13 +108,13 @@ class IssuerKeys:
         self._clock = clock
         self._keys: dict[str, jwt.PyJWK] = {}
         self._read_at = self._tried_at = -_FRESH
-        self._lock = asyncio.Lock()
+        self._fetch_lock = asyncio.Lock()
 
     async def find(self, id: str) -> jwt.PyJWK:
         """Return the key of an id; a new id may make it read the keys again, but not often."""
         now = self._clock()
         if id not in self._keys or now - self._read_at > _FRESH:
-            async with self._lock:
+            async with self._fetch_lock:
                 await self._refresh(id, now)
         if not self._keys:
             raise Problem(

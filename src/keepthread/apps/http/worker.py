@@ -50,7 +50,7 @@ class Work:
     """Where this process shows its own metrics; None if it does not, as one of several."""
 
 
-class Server(uvicorn.Server):
+class QuietServer(uvicorn.Server):
     """uvicorn, whose signals are handled by the worker, so that it outlives the server."""
 
     @contextlib.contextmanager
@@ -79,7 +79,7 @@ async def serve(
         state: WorkerState = app.state.keepthread
         await state.prepare()
         shown = expose(*work.metrics, metrics.registry) if work.metrics else None
-        server = Server(uvicorn_config(work, app))
+        server = QuietServer(uvicorn_config(work, app))
         with _signals(state, server):
             if started is not None:
                 started()
