@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -17,9 +17,6 @@ from keepthread.stores.ram import RamStore
 from keepthread.stores.redis import RedisStore
 from keepthread.stores.sqlite import SQLiteStore
 from keepthread.testing.tables import NOW, a_key, an_entry
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 IDS = st.sampled_from(("a", "b", "c"))
 TENANTS = st.sampled_from(("acme", "other"))
@@ -161,10 +158,7 @@ class Model:
 async def follow(store: Store, steps: list[Step]) -> None:
     model = Model(store)
     for name, values in steps:
-        step: Callable[..., Awaitable[None]] = getattr(
-            model, "list_keys" if name == "keys" else name
-        )
-        await step(*values)
+        await getattr(model, name)(*values)
     await model.compare()
 
 
