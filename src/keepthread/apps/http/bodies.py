@@ -185,7 +185,7 @@ class FinishBody(RequestBody):
 
 
 class ContextBody(RequestBody):
-    """What context to build: by the name of a view, a budget in tokens, or both."""
+    """The context to build: by the name of a view, a budget in tokens, or both."""
 
     view: Name | None = Field(default=None, examples=["chat"])
     budget: Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = Field(default=None, examples=[2000])

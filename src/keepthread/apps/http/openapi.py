@@ -32,8 +32,8 @@ DESCRIPTION: Final = """\
 Durable conversation memory for LLM applications.
 
 Every request needs a key: `Authorization: Bearer kt_…`. The key says whose memory it is. A key of a
-program that serves many people names the owner in the header `Keepthread-Owner`. What belongs to
-another owner answers exactly like what does not exist.
+program that serves many people names the owner in the header `Keepthread-Owner`. Data of
+another owner answers exactly like data that does not exist.
 
 Errors are `application/problem+json` (RFC 9457); `type` is a stable code. Send an `Idempotency-Key`
 with a POST to repeat it safely.
@@ -46,7 +46,7 @@ _PROBLEM: Final[Mapping[str, Any]] = {
         "type": {"type": "string", "description": "A stable code of the kind of error."},
         "title": {"type": "string", "description": "The meaning of the status."},
         "status": {"type": "integer"},
-        "detail": {"type": "string", "description": "What happened, and what to do."},
+        "detail": {"type": "string", "description": "The cause, and the remedy."},
         "retryable": {
             "type": "boolean",
             "description": "Whether the same request may succeed later.",
@@ -101,7 +101,7 @@ def document(app: FastAPI) -> dict[str, Any]:
 
 
 def _tidy(operation: dict[str, Any]) -> None:
-    """Leave out what FastAPI adds by itself: errors are problems, and the scope is named once."""
+    """Leave out what FastAPI adds: errors are problems, and the scope is named once."""
     replies = operation["responses"]
     if "HTTPValidationError" in str(replies.get("422", {})):
         del replies["422"]["content"]["application/json"]

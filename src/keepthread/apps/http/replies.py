@@ -49,7 +49,7 @@ class TurnState(NamedTuple):
 
 
 class BuiltContext(NamedTuple):
-    """What a model should see, in the order of the prompt, and why."""
+    """A context: the messages for a model, in the order of the prompt, and the reasons."""
 
     system: str
     """The system prompt; empty if there is none."""
@@ -66,7 +66,7 @@ class BuiltContext(NamedTuple):
     text: str | None
     """The conversation as one text, if the request asked for it."""
     why: Why
-    """What is in, what is out, and the reason for each."""
+    """The reason for each message that is shown or left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class CreatedKey(NamedTuple):
 
     key: KeyInfo
     text: str
-    """What clients send: `Authorization: Bearer TEXT`."""
+    """Clients send it as `Authorization: Bearer TEXT`."""
 
 
 # --- replies ---
