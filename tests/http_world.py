@@ -35,6 +35,8 @@ class HttpWorld:
     tables: ServerTables
     app: FastAPI
     clients: list[httpx2.AsyncClient] = field(default_factory=list)
+    keys: int = 0
+    """How many keys were made."""
 
     async def key(
         self,
@@ -43,9 +45,11 @@ class HttpWorld:
         *,
         tenant: str = "default",
         expires_at: float | None = None,
-        at: float = 1.0,
+        at: float | None = None,
     ) -> str:
-        """Return the text of a new key."""
+        """Return the text of a new key, made some seconds after the last: ids sort by time."""
+        self.keys += 1
+        at = 10.0 * self.keys if at is None else at
         rights = KeyRights(tenant, scopes, "a test", owner, expires_at)
         return (await create_key(self.tables, rights, by="test", at=at)).text
 
