@@ -11,6 +11,7 @@ from keepthread.memory.forgetting.follow import all_sessions
 from keepthread.memory.forgetting.repeats import details_of
 from keepthread.models.tokens import Estimator
 from keepthread.protocols import Store
+from keepthread.protocols.server import KeptAnswer, RequestId
 from proofs.grounds import Ground
 from proofs.marked import NOON, Marker, new_markers
 from proofs.process_memory import Masked, held_by_objects
@@ -33,6 +34,19 @@ async def titles(store: Store, markers: Sequence[Marker]) -> list[str]:
     infos = (await all_sessions(store)).values()
     texts = [detail.text for info in infos for detail in details_of(info)]
     return [marker.text for marker in markers if any(marker.text in text for text in texts)]
+
+
+async def kept_answers(ground: Ground, rng: random.Random) -> list[Marker]:
+    """Return markers in answers that a server keeps for requests that are sent again."""
+    markers = new_markers(rng, 3)
+    async with ground.opened() as memory:
+        tables = memory.store.server_tables()
+        for number, marker in enumerate(markers):
+            request = RequestId("default", "key", f"request {number}")
+            begun = await tables.begin_request(request, bytes(32), NOON)
+            answer = KeptAnswer(200, (), marker.text.encode())
+            assert await tables.end_request(request, begun.token, answer)
+    return markers
 
 
 # --- files that chats keep aside ---

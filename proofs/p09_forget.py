@@ -93,6 +93,7 @@ async def everything(ground: Ground, tally: Tally, rng: random.Random) -> None:
             await session.append(Message(role="user", id="clash", content="plain"))
     await ground.index()
     await queue_some(ground, queued, markers[-2 * len(QUEUED) :])
+    markers = [*markers, *await beside.kept_answers(ground, rng)]
     seen = ground.found(markers)
     tally.expect(len(seen) == len(markers), f"before: {len(seen)} of {len(markers)} are in files")
     store = await OutboxStore.open(ground.outbox, partial(open_store, ground), target="proof")

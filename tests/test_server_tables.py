@@ -1,19 +1,24 @@
 """The tables of a server on every store: API keys, secrets, requests and the audit log."""
 
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from keepthread.errors import Unsupported
+from keepthread import Memory, Options
+from keepthread.errors import Damaged, Unsupported
 from keepthread.protocols import Store
 from keepthread.stores.outbox.store import OutboxStore
 from keepthread.stores.postgres import PostgresStore
 from keepthread.stores.ram import RamStore
 from keepthread.stores.redis import RedisStore
 from keepthread.stores.sqlite import SQLiteStore
-from keepthread.testing.contract import new_session
-from keepthread.testing.tables import DIGEST, NOW, REQUEST, TablesContract, a_key, an_entry
+from keepthread.testing.contract import Letters, new_session
+from keepthread.testing.tables import ANSWER, DIGEST, NOW, REQUEST, TablesContract, a_key, an_entry
 from servers.pgbouncer import pooled
 from servers.postgres import PostgresServer
 from servers.redis import RedisCluster, RedisServer
@@ -141,3 +146,99 @@ async def test_tables_are_used_behind_a_pooler(postgres: PostgresServer) -> None
                 await tables.add_key(a_key(f"k{number}"))
                 await new_session(store, f"s{number}")
             assert len(await tables.list_keys()) == len(await store.list_sessions()) == 3
+
+
+# --- files ---
+
+
+async def test_what_is_forgotten_leaves_the_answers_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    said = "the number is 555-0199"
+    memory = Memory(await SQLiteStore.open(path, tenant="acme"), Options(counter=Letters()))
+    async with memory:
+        tables = memory.store.server_tables()
+        session = await memory.session("s", owner="ana")
+        await session.add_message("user", said)
+        begun = await tables.begin_request(REQUEST, DIGEST, NOW)
+        await tables.end_request(REQUEST, begun.token, ANSWER._replace(body=said.encode()))
+        assert said.encode() in path.read_bytes() + path.with_name("store.db-wal").read_bytes()
+        await memory.forget(session="s", owner="ana")
+        again = await tables.begin_request(REQUEST, DIGEST, NOW)
+        assert again.answer == ANSWER._replace(body=None)
+    for file in tmp_path.iterdir():
+        assert said.encode() not in file.read_bytes()
+
+
+async def test_a_damaged_row_is_an_error_and_verify_names_it(tmp_path: Path) -> None:
+    async with await SQLiteStore.open(tmp_path / "store.db", tenant="acme") as store:
+        tables = store.server_tables()
+        for id, tenant in (("mine", "acme"), ("theirs", "other")):
+            await tables.add_key(a_key(id, tenant, scopes=frozenset(("read",))))
+        await tables.audit(an_entry("keys.create"))
+        begun = await tables.begin_request(REQUEST, DIGEST, NOW)
+        await tables.end_request(REQUEST, begun.token, ANSWER)
+        with closing(sqlite3.connect(tmp_path / "store.db")) as db, db:
+            for table in ("api_keys", "audit"):
+                changed = "CAST(replace(CAST(data AS TEXT), 'e', 'i') AS BLOB)"
+                db.execute(f"UPDATE {table} SET data = {changed}")
+            db.execute("UPDATE requests SET body = x'00'")
+        for call in (
+            tables.get_key("mine"),
+            tables.list_keys(),
+            tables.revoke_key("mine", NOW),
+            tables.list_audit(),
+            tables.begin_request(REQUEST, DIGEST, NOW),
+        ):
+            with pytest.raises(Damaged, match="server's tables is damaged"):
+                await call
+        assert [damage.what for damage in (await store.verify()).damages] == [
+            "the API key 'mine' is not what was written",
+            "an API key is not what was written",
+            "entry 1 of the audit log is not what was written",
+        ]
+
+
+# --- several processes ---
+
+RACE = """
+import asyncio, sys
+from keepthread.stores.url import store_at
+from keepthread.testing.tables import DIGEST, NOW, REQUEST
+
+async def main() -> None:
+    async with await store_at(sys.argv[1])() as store:
+        tables = store.server_tables()
+        secret = (await tables.secret("cursor")).hex()
+        sys.stdin.readline()
+        requests = [REQUEST._replace(key=str(number)) for number in range(20)]
+        begun = [await tables.begin_request(each, DIGEST, NOW) for each in requests]
+        print(secret, *(each.state for each in begun))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("where", ["sqlite", "postgres", "redis"])
+def test_of_several_processes_one_does_each_request(
+    where: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    if where == "postgres":
+        url = request.getfixturevalue("postgres").empty()
+    elif where == "redis":
+        server = request.getfixturevalue("redis_server")
+        server.ask("FLUSHALL")
+        url = server.url
+    command = [sys.executable, "-c", RACE, url]
+    racers = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    for racer in racers:
+        assert racer.stdin is not None
+        racer.stdin.write("go\n")
+        racer.stdin.flush()
+    answers = [racer.communicate(timeout=120)[0].split() for racer in racers]
+    secrets, *states = zip(*answers, strict=True)
+    assert len(set(secrets)) == 1
+    assert [sorted(each) for each in states] == [["in_flight", "in_flight", "new"]] * 20
