@@ -36,6 +36,7 @@ class HttpWorld:
     app: FastAPI
     clients: list[httpx2.AsyncClient] = field(default_factory=list)
     keys: int = 0
+    """How many keys were made."""
 
     async def key(
         self,
@@ -46,11 +47,11 @@ class HttpWorld:
         expires_at: float | None = None,
         at: float | None = None,
     ) -> str:
-        """Return the text of a new key."""
-        self.keys += 1  # keys are listed in the order of their times
+        """Return the text of a new key, made some seconds after the last: ids sort by time."""
+        self.keys += 1
+        at = 10.0 * self.keys if at is None else at
         rights = KeyRights(tenant, scopes, "a test", owner, expires_at)
-        made_at = float(self.keys) if at is None else at
-        return (await create_key(self.tables, rights, by="test", at=made_at)).text
+        return (await create_key(self.tables, rights, by="test", at=at)).text
 
     def client(self, key: str | None, **headers: str) -> httpx2.AsyncClient:
         """Return a client that sends a key."""

@@ -119,7 +119,7 @@ async def test_no_operation_succeeds_without_a_key_that_holds(world: HttpWorld) 
         "none": world.client(None),
         "malformed": world.client("kt_x"),
         "unknown": world.client(f"{key[:-4]}AAAA"),
-        "expired": world.client(await world.key("ann", expires_at=10.0)),
+        "expired": world.client(await world.key("ann", at=1.0, expires_at=10.0)),
         "revoked": world.client(revoked),
         "basic": world.client(None, Authorization=f"Basic {key}"),
     }

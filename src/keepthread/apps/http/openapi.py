@@ -48,7 +48,7 @@ _PROBLEM: Final[Mapping[str, Any]] = {
         "type": {"type": "string", "description": "A stable code of the kind of error."},
         "title": {"type": "string", "description": "The meaning of the status."},
         "status": {"type": "integer"},
-        "detail": {"type": "string", "description": "The reason, and what to do."},
+        "detail": {"type": "string", "description": "The cause, and the remedy."},
         "retryable": {
             "type": "boolean",
             "description": "Whether the same request may succeed later.",

@@ -49,7 +49,7 @@ class TurnState(NamedTuple):
 
 
 class BuiltContext(NamedTuple):
-    """The messages that a model should see, in the order of the prompt, and why."""
+    """A context: the messages for a model, in the order of the prompt, and the reasons."""
 
     system: str
     """The system prompt; empty if there is none."""
@@ -66,7 +66,7 @@ class BuiltContext(NamedTuple):
     text: str | None
     """The conversation as one text, if the request asked for it."""
     why: Why
-    """The messages that are in, those left out, and the reason for each."""
+    """The reason for each message that is shown or left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class CreatedKey(NamedTuple):
 
     key: KeyInfo
     text: str
-    """The text that clients send: `Authorization: Bearer TEXT`."""
+    """Clients send it as `Authorization: Bearer TEXT`."""
 
 
 # --- replies ---

@@ -60,7 +60,8 @@ def _state(turn: Turn) -> TurnState:
 async def begin_turn(caller: Writes, session: SessionId, body: TurnBody) -> Response:
     """Begin a turn: store the user message, before any model is asked.
 
-    With an `id` the request can be repeated; if the turn is finished by then, it has its `answer`.
+    With an `id` the request can be repeated, also after the turn is finished: then it has an
+    `answer`.
     """
     found = await caller.memory.get_session(session)
     turn = found.turn(
