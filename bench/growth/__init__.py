@@ -6,10 +6,8 @@ import os
 import platform
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import NamedTuple
 
 from bench import Bar, Benchmark, Report, Row, Run
