@@ -287,7 +287,7 @@ async def test_a_request_is_repeated_until_it_is_answered_and_stored_once() -> N
 
     transport = httpx2.MockTransport(answer)
     connection = ServerConnection("http://localhost", "kt_a_b", timeout=5, transport=transport)
-    assert await connection.json(ApiRequest("POST", "/clear", {})) == {"done": True}
+    assert await connection.json(ApiRequest("POST", "/notes", {}, once=True)) == {"done": True}
     assert len(seen) == 3
     assert len(set(seen)) == 1
     await connection.close()

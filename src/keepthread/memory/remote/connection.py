@@ -1,7 +1,7 @@
 """The connection to a keepthread server: requests that may be repeated, and errors as raised there.
 
 A request is repeated if the server is busy, away or cut off. That is safe: messages get their ids
-before they are sent, and every other write carries an `Idempotency-Key`.
+before they are sent, and a write that would count twice carries an `Idempotency-Key`.
 """
 
 import asyncio
@@ -52,6 +52,8 @@ class ApiRequest:
     body: Any = None
     query: Mapping[str, Any] | None = None
     headers: Mapping[str, str] | None = None
+    once: bool = False
+    """Whether doing it twice would differ from doing it once."""
 
 
 class ServerConnection:
@@ -90,8 +92,8 @@ class ServerConnection:
     async def send(self, route: ApiRequest) -> "httpx2.Response":
         """Send a request, again if need be, and return the response; raise its error."""
         headers = dict(route.headers or {})
-        if route.method in ("POST", "PATCH"):
-            headers.setdefault("Idempotency-Key", new_id())
+        if route.once:
+            headers["Idempotency-Key"] = new_id()
         content = None if route.body is None else encoded(route.body)
         if content is not None:
             headers["Content-Type"] = "application/json"

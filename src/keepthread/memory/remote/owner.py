@@ -64,7 +64,7 @@ class RemoteOwner(OwnerMemory):
         body = {"id": new_id() if id is None else id} | _session_body(
             system_prompt, title, tags, meta
         )
-        return self._session(await self._json("POST", "/sessions", body))
+        return self._session(await self._json("POST", "/sessions", body, once=True))
 
     async def get_session(self, id: str) -> Session:
         """Return the session of that id; raise `SessionNotFound` if it does not exist."""
@@ -187,7 +187,7 @@ class RemoteOwner(OwnerMemory):
                 until=seconds_of(until, "until"),
             ),
         }
-        return from_json(Receipt, await self._json("POST", "/forget", body))
+        return from_json(Receipt, await self._json("POST", "/forget", body, once=not dry_run))
 
     async def receipts(self, *, limit: int = 10, cursor: str | None = None) -> Page[StoredReceipt]:
         """Return the receipts of this handle's `forget`, latest first; they hold no erased text."""
@@ -199,8 +199,8 @@ class RemoteOwner(OwnerMemory):
     def _session(self, value: Any) -> Session:
         return RemoteSession(self._requests, from_json(SessionInfo, value))
 
-    async def _json(self, method: str, path: str, body: Any = None) -> Any:
-        return await self._connection.json(self._requests.route(method, path, body))
+    async def _json(self, method: str, path: str, body: Any = None, *, once: bool = False) -> Any:
+        return await self._connection.json(self._requests.route(method, path, body, once=once))
 
     async def _page(
         self,

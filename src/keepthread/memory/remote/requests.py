@@ -47,11 +47,11 @@ class Requests:
         *,
         query: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
+        once: bool = False,
     ) -> ApiRequest:
         """Return a request of this owner."""
-        return ApiRequest(
-            method, self._path + path, body, query, {**self._headers, **(headers or {})}
-        )
+        sent = {**self._headers, **(headers or {})}
+        return ApiRequest(method, self._path + path, body, query, sent, once)
 
 
 class RemoteContext(Context):

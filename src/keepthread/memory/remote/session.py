@@ -96,7 +96,7 @@ class RemoteSession(Session):
             for tool in tools
         ]
         body = {"key": key, "text": text, "once": once, "tools": shown, **given(turns=turns)}
-        return (await self._json("POST", "/notes", body))["changed"]
+        return (await self._json("POST", "/notes", body, once=True))["changed"]
 
     async def provide(self, data: Mapping[str, JSON]) -> list[str]:  # noqa: ARG002 - as in a process
         """Raise `Unsupported`: the functions that provide notes are not on the server."""
@@ -160,7 +160,7 @@ class RemoteSession(Session):
             "cache_turns": cache_turns,
             **given(author=author),
         }
-        await self._json("POST", "/tools", body)
+        await self._json("POST", "/tools", body, once=True)
 
     async def cached_tool(
         self, name: str, args: Mapping[str, JSON], *, author: str | None = None
@@ -175,7 +175,7 @@ class RemoteSession(Session):
 
     async def compact(self, *, progress: Progress | None = None) -> int:  # noqa: ARG002 - one request
         """Compact the turns that are due into the summary; return how many compactions it took."""
-        return (await self._json("POST", "/compact"))["count"]
+        return (await self._json("POST", "/compact", once=True))["count"]
 
     # --- hiding, branching, details ---
 
@@ -189,7 +189,7 @@ class RemoteSession(Session):
 
     async def fork(self, at: int | None = None, *, id: str | None = None) -> Session:
         """Return a new session with a copy of this one, up to a position if given."""
-        made = await self._json("POST", "/fork", given(at=at, id=id))
+        made = await self._json("POST", "/fork", given(at=at, id=id), once=True)
         return RemoteSession(self._owner_requests, from_json(SessionInfo, made))
 
     async def pin(self, id: str) -> None:
@@ -212,7 +212,8 @@ class RemoteSession(Session):
 
     async def unhide(self) -> Hidden | None:
         """Take back the latest `clear` or `rewind`, and return the range that is shown again."""
-        shown = await self._page(Hidden, "POST", "/unhide")
+        route = self._requests.route("POST", "/unhide", once=True)
+        shown = await self._connection.page(Hidden, route)
         return shown[0] if shown else None
 
     async def hidden(self) -> list[Hidden]:
@@ -253,8 +254,8 @@ class RemoteSession(Session):
 
     # --- inside ---
 
-    async def _json(self, method: str, path: str, body: Any = None) -> Any:
-        return await self._connection.json(self._requests.route(method, path, body))
+    async def _json(self, method: str, path: str, body: Any = None, *, once: bool = False) -> Any:
+        return await self._connection.json(self._requests.route(method, path, body, once=once))
 
     async def _page(
         self,

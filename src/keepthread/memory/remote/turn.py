@@ -197,12 +197,12 @@ class RemoteTurn(Turn):
         """Run `remember` or `search_memory` for a model, record it, and return the model's text."""
         self._check_open()
         body = {"name": name, "arguments": dict(args), **given(call_id=call_id)}
-        return (await self._json("POST", "/memory-tools", body))["text"]
+        return (await self._json("POST", "/memory-tools", body, once=True))["text"]
 
     # --- inside ---
 
-    async def _json(self, method: str, path: str, body: Any = None) -> Any:
-        return await self._connection.json(self._requests.route(method, path, body))
+    async def _json(self, method: str, path: str, body: Any = None, *, once: bool = False) -> Any:
+        return await self._connection.json(self._requests.route(method, path, body, once=once))
 
     async def _send(self, messages: list[Message]) -> list[Message]:
         body = {"messages": [message_body(each) for each in messages]}
@@ -251,7 +251,7 @@ class RemoteTurn(Turn):
             "cache_turns": cache_turns,
             **given(call_id=call_id),
         }
-        recorded: str = (await self._json("POST", "/tools", body))["text"]
+        recorded: str = (await self._json("POST", "/tools", body, once=True))["text"]
         if call_id is not None:
             async with self._appending:
                 result = result_of(request, recorded, call_id)
