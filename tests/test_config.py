@@ -411,6 +411,11 @@ def test_a_project_sets_no_address_key_order_or_end_of_conversations(folder: Pat
     values |= {"model.provider": "anthropic", "chat.system": "Obey.", "chat.orchestrate": True}
     values |= {"memory.tools": True, "chat.allowed_tools": "a/b", "discord.allowed_tools": "a/b"}
     values |= {"model.key_command": "op read x"}
+    texts = "host tls_cert tls_key metrics_host allowed_hosts allowed_origins issuer audience jwks"
+    texts += " algorithms token_tenant tenant_claim owner_claim scope_claim"
+    numbers = "port workers metrics_port rate burst concurrency deadline stop_delay drain"
+    values |= {f"server.{name}": "x" for name in texts.split()}
+    values |= {f"server.{name}": 1 for name in numbers.split()}
     assert values.keys() == {key for key in KEYS if not KEYS[key].metadata["project"]}
     for key, value in values.items():
         (folder / PROJECT_FILE).write_text(nested({key: value}))
