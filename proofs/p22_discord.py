@@ -307,7 +307,7 @@ PROOF: Final = Proof(
     promise="on Discord every question is answered in its channel, in order, once; and kept;"
     " and nobody is answered from facts about somebody else",
     unit="messages in channels of 20",
-    small=50,
+    small=100,
     closing=1_000,
     long=10_000,
     run=run,

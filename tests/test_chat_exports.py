@@ -322,17 +322,16 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize("chats", [400, pytest.param(900, marks=pytest.mark.nightly)])
-def test_a_large_export_takes_little_memory(tmp_path: Path, chats: int) -> None:
+def test_a_large_export_takes_little_memory(tmp_path: Path) -> None:
     file = tmp_path / "conversations.json"
-    write_chats(file, chats, 56_000)
+    write_chats(file, 900, 56_000)
     command = [sys.executable, "-c", LARGE, str(file), str(tmp_path / "a.db")]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     size, sessions, grown = map(int, result.stdout.split())
     print(f"{size >> 20} MiB in {sessions} conversations took {grown} MiB of memory")
-    assert size > chats * 56_000
-    assert sessions == chats
+    assert size > 50_000_000
+    assert sessions == 900
     assert grown < 40
 
 
@@ -527,10 +526,11 @@ JUNK = (None, True, -1, 1e300, 2**70, "", "\x00", "\ud800", "x" * 300, [], {}, [
 @pytest.mark.parametrize("program", ["chatgpt", "claude"])
 async def test_whatever_stands_in_a_field_ends_in_sessions_or_in_the_report(program: str) -> None:
     known = chat("known", "one")
-    all_of_them = [(each, path) for each in sample(program) for path in places(each)]
-    assert len(all_of_them) > 200
-    chosen = random.Random(SEED).sample(all_of_them, min(len(all_of_them), examples(250)))
-    for number, (conversation, path) in enumerate(chosen):
+    fields = [(each, path) for each in sample(program) for path in places(each)]
+    assert len(fields) > 200
+    tried = random.Random(SEED).sample(range(len(fields)), min(len(fields), examples(250)))
+    for number in tried:
+        conversation, path = fields[number]
         changed = [known, with_change(conversation, path, JUNK[number % len(JUNK)])]
         store = RamStore()
         done = await imported(store, changed, branches=True)
