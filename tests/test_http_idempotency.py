@@ -9,6 +9,7 @@ import pytest
 from keepthread.apps.http.settings import HttpSettings
 from keepthread.protocols.server import LEASE
 from tests.http_app import Served, served
+from tests.http_world import http_world
 
 KEY = {"Idempotency-Key": "order-66"}
 
@@ -101,6 +102,37 @@ async def test_a_worker_that_died_keeps_a_request_for_a_minute_only() -> None:
         second = await post(server, headers, "wait")
         await first
     assert second.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/sessions/s/messages", {"messages": [{"role": "user", "content": "hello"}]}),
+        ("/sessions/s/turns", {"text": "hello"}),
+        ("/sessions", {"title": "new"}),
+    ],
+)
+async def test_a_request_whose_worker_died_after_storing_is_stored_once(
+    path: str, body: dict[str, Any]
+) -> None:
+    async with http_world("ram://") as world:
+        client = await world.of("ann")
+        await client.put("/sessions/s")
+        state, end_request = world.app.state.keepthread, world.tables.end_request
+
+        async def died(*_: Any) -> None:
+            """Note no response."""
+
+        setattr(world.tables, "end_request", died)  # noqa: B010 - a protocol's method
+        first = await client.post(path, json=body, headers=KEY)
+        setattr(world.tables, "end_request", end_request)  # noqa: B010
+        state.clock = lambda clock=state.clock: clock() + LEASE + 1
+        second = await client.post(path, json=body, headers=KEY)
+        assert (first.status_code, second.status_code) == (201, 201)
+        assert "Idempotency-Replayed" not in second.headers
+        owned = world.memory.for_owner("ann")
+        assert len(await (await owned.get_session("s")).messages()) == (path != "/sessions")
+        assert len(await owned.list_sessions()) == 1 + (path == "/sessions")
 
 
 async def test_a_new_key_is_stored_nowhere_also_not_as_a_response() -> None:

@@ -8,21 +8,26 @@ not undo anything: the request continues, and its response waits for the next at
 import asyncio
 import hashlib
 import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import Response
 
-from keepthread.apps.http.caller import Identity, identity_of
+from keepthread.apps.http.caller import REPEAT_HEADER, Caller, Identity, identity_of
 from keepthread.apps.http.json_input import body_of
 from keepthread.apps.http.problems import Problem
 from keepthread.apps.http.settings import MIB
 from keepthread.apps.http.state import WorkerState
+from keepthread.context.ids import derived_ids
 from keepthread.protocols.server import Begun, KeptAnswer, RequestId
+from keepthread.types import Message
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import Message as Event
 
-HEADER: Final = "Idempotency-Key"
+HEADER: Final = REPEAT_HEADER
 REPLAYED: Final = "Idempotency-Replayed"
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _MAX_KEY: Final = 255
@@ -31,6 +36,28 @@ _KEPT_HEADERS: Final = frozenset({"content-type", "etag", "location"})
 _NOT_KEPT: Final = ("/v1/keys",)
 """Responses from here may hold new keys, which are stored nowhere."""
 _SUCCESS: Final = range(200, 300)
+
+
+def ids_of(caller: Caller, place: str) -> Callable[[], str] | None:
+    """Return what gives ids that follow from the `Idempotency-Key`; None without one.
+
+    A worker may die after it stored something and before it noted the response. The request is then
+    done again, and stores the same under the same ids.
+    """
+    if not caller.repeats:
+        return None
+    return derived_ids("request", caller.key_id, caller.owner, caller.repeats, place)
+
+
+def with_ids(caller: Caller, place: str, messages: Sequence[Message]) -> list[Message]:
+    """Return messages of which each has an id, if the request has an `Idempotency-Key`.
+
+    A tool's result gets its id from the call that it answers.
+    """
+    ids = ids_of(caller, place)
+    if ids is None:
+        return list(messages)
+    return [m if m.id or m.role == "tool" else replace(m, id=ids()) for m in messages]
 
 
 class Idempotency:
@@ -88,7 +115,7 @@ class _Recorder:
         self._headers: list[tuple[bytes, bytes]] = []
         self._parts: list[bytes] = []
 
-    async def send(self, message: "Message") -> None:
+    async def send(self, message: "Event") -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             self._headers = list(message.get("headers", ()))

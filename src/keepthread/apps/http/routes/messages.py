@@ -5,6 +5,7 @@ from typing import Annotated, Final, Literal
 from fastapi import APIRouter, Query, Response
 
 from keepthread.apps.http.bodies import AppendBody
+from keepthread.apps.http.idempotency import with_ids
 from keepthread.apps.http.operations import (
     OF_SESSIONS,
     Cursor,
@@ -85,11 +86,12 @@ async def _newest(session: Session, after: int, before: int | None, limit: int) 
 async def append_messages(caller: Writes, session: SessionId, body: AppendBody) -> Response:
     """Append messages to a session, all or none, and return them as stored.
 
-    Messages with ids can be sent again: those that are stored already are returned. With `expect`
+    Messages with ids can be sent again: those that are stored already are returned. So can messages
+    without ids, if the request has an `Idempotency-Key`. With `expect`
     the request is refused (`stale`) if others appended in the meantime.
     """
     found = await caller.memory.get_session(session)
-    messages = [each.message() for each in body.messages]
+    messages = with_ids(caller, found.key, [each.message() for each in body.messages])
     stored = await found.append(*messages, expect=body.expect)
     response = page_of(caller, "append_messages", stored)
     response.status_code = 201

@@ -5,6 +5,7 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Header, Query, Response
 
 from keepthread.apps.http.bodies import NewSessionBody, SessionBody, SessionChangesBody
+from keepthread.apps.http.idempotency import ids_of
 from keepthread.apps.http.operations import (
     NOT_MODIFIED,
     NOTHING,
@@ -77,7 +78,14 @@ async def create_session(caller: Writes, body: NewSessionBody) -> Response:
 
     To create it once although requests are repeated, use `put_session` or an `Idempotency-Key`.
     """
-    return _created(await caller.memory.create_session(**body.model_dump()))
+    ids = ids_of(caller, "session") if body.id is None else None
+    given = body.model_dump() | ({"id": ids()} if ids else {})
+    try:
+        return _created(await caller.memory.create_session(**given))
+    except SessionExists:
+        if ids is None:
+            raise
+        return _created(await caller.memory.get_session(given["id"]))
 
 
 def _created(session: Session) -> Response:

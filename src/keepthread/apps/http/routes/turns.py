@@ -19,6 +19,7 @@ from keepthread.apps.http.bodies import (
     attachments,
 )
 from keepthread.apps.http.caller import Caller
+from keepthread.apps.http.idempotency import ids_of, with_ids
 from keepthread.apps.http.operations import (
     OF_SESSIONS,
     Reads,
@@ -64,8 +65,12 @@ async def begin_turn(caller: Writes, session: SessionId, body: TurnBody) -> Resp
     `answer`.
     """
     found = await caller.memory.get_session(session)
+    ids = ids_of(caller, found.key)
     turn = found.turn(
-        body.text, id=body.id, author=body.author, attachments=attachments(body.attachments)
+        body.text,
+        id=body.id or (ids and ids()),
+        author=body.author,
+        attachments=attachments(body.attachments),
     )
     return reply(_state(await turn.__aenter__()), 201)
 
@@ -92,7 +97,8 @@ async def append_to_turn(
     The first result of a tool call stays; sent again, it is returned.
     """
     resumed = await _resumed(caller, session, turn)
-    stored = await resumed.append(*(each.message() for each in body.messages))
+    messages = with_ids(caller, turn, [each.message() for each in body.messages])
+    stored = await resumed.append(*messages)
     response = page_of(caller, "append_to_turn", stored)
     response.status_code = 201
     return response
