@@ -493,7 +493,7 @@ def test_bash_completes_commands_options_and_settings(place: Path) -> None:
         code = COMPLETE.format(words=" ".join(f"'{word}'" for word in words), at=len(words))
         return subprocess.check_output(["bash", "-c", code], text=True, cwd=place).split()
 
-    assert completed("se") == ["secrets", "sessions", "search"]
+    assert completed("se") == ["secrets", "serve", "sessions", "search"]
     assert completed("--json", "--store", "x.db", "show", "--la") == ["--last"]
     assert completed("config", "set", "memory.auto") == ["memory.auto_prune_days"]
     assert completed("facts", "hi") == ["history"]
