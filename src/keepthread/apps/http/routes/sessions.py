@@ -1,6 +1,6 @@
 """Sessions: list, create, read, change and delete them."""
 
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Header, Query, Response
 
@@ -79,7 +79,7 @@ async def create_session(caller: Writes, body: NewSessionBody) -> Response:
     To create it once although requests are repeated, use `put_session` or an `Idempotency-Key`.
     """
     ids = ids_of(caller, "session") if body.id is None else None
-    given = body.model_dump() | ({"id": ids()} if ids else {})
+    given: dict[str, Any] = body.model_dump() | ({"id": ids()} if ids else {})
     try:
         return _created(await caller.memory.create_session(**given))
     except SessionExists:
