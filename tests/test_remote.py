@@ -5,6 +5,7 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -162,7 +163,9 @@ async def test_messages_come_back_as_they_are_stored(opened: Opened, served: Ser
 
 
 @WAYS
-async def test_facts_search_blobs_changes_and_forgetting(opened: Opened, served: Served) -> None:
+async def test_facts_search_blobs_changes_and_forgetting(
+    opened: Opened, served: Served, tmp_path: Path
+) -> None:
     async with opened(served, owner="bea") as memory:
         mine = memory.for_owner("bea")
         session = await mine.session("s")
@@ -183,6 +186,11 @@ async def test_facts_search_blobs_changes_and_forgetting(opened: Opened, served:
         assert await mine.blobs.read(blob.digest) == b"bytes" * 1000
         assert [b.digest for b in await mine.blobs.list()] == [blob.digest]
         assert await mine.blobs.delete(blob.digest)
+        path = tmp_path / "large.bin"
+        path.write_bytes(bytes(range(256)) * 1000)
+        stored = await mine.blobs.put(path)
+        assert (stored.name, stored.size) == ("large.bin", 256_000)
+        assert await mine.blobs.read(stored.digest) == path.read_bytes()
         with pytest.raises(NotFound):
             await mine.blobs.info(blob.digest)
         page = await mine.changes()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from keepthread.protocols.server import ServerTables
 
 OWNER_HEADER: Final = "Keepthread-Owner"
-REPEAT_HEADER: Final = "Idempotency-Key"
+IDEMPOTENCY_HEADER: Final = "Idempotency-Key"
 _IDENTITY: Final = "keepthread_identity"
 ROUTE: Final = "keepthread_route"
 """Where the route of a request is noted, for logs and metrics."""
@@ -59,7 +59,7 @@ class Caller:
     scopes: frozenset[str]
     cursor_key: bytes = field(default=b"", repr=False)
     """Signs cursors."""
-    repeats: str = ""
+    idempotency_key: str = ""
     """The `Idempotency-Key` of the request; empty if it has none."""
 
 
@@ -144,7 +144,7 @@ def _caller(request: Request, identity: Identity) -> Caller:
         key_id=identity.key_id,
         scopes=identity.scopes,
         cursor_key=state.cursor_key,
-        repeats=request.headers.get(REPEAT_HEADER, ""),
+        idempotency_key=request.headers.get(IDEMPOTENCY_HEADER, ""),
     )
 
 

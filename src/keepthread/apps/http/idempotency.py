@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import Response
 
-from keepthread.apps.http.caller import REPEAT_HEADER, Caller, Identity, identity_of
+from keepthread.apps.http.caller import IDEMPOTENCY_HEADER, Caller, Identity, identity_of
 from keepthread.apps.http.json_input import body_of
 from keepthread.apps.http.problems import Problem
 from keepthread.apps.http.settings import MIB
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
     from starlette.types import Message as Event
 
-HEADER: Final = REPEAT_HEADER
+HEADER: Final = IDEMPOTENCY_HEADER
 REPLAYED: Final = "Idempotency-Replayed"
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _MAX_KEY: Final = 255
@@ -44,9 +44,9 @@ def ids_of(caller: Caller, place: str) -> Callable[[], str] | None:
     A worker may die after it stored something and before it noted the response. The request is then
     done again, and stores the same under the same ids.
     """
-    if not caller.repeats:
+    if not caller.idempotency_key:
         return None
-    return derived_ids("request", caller.key_id, caller.owner, caller.repeats, place)
+    return derived_ids("request", caller.key_id, caller.owner, caller.idempotency_key, place)
 
 
 def with_ids(caller: Caller, place: str, messages: Sequence[Message]) -> list[Message]:

@@ -142,7 +142,7 @@ def returns_bytes(media_type: str, description: str) -> dict[str, Any]:
     return {"description": description, "content": {media_type: {"schema": {"type": "string"}}}}
 
 
-NOTHING: Final[Content] = {"description": "It is done; there is no body."}
+NOTHING: Final[Content] = {"description": "Done; the response has no body."}
 NOT_MODIFIED: Final[Content] = {"description": "The client has this version already."}
 
 

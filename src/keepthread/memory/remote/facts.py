@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 from keepthread.errors import NotFound, Unsupported
 from keepthread.memory.facts.facts import Facts
@@ -60,7 +60,7 @@ class RemoteFacts(Facts):
                 until=seconds_of(until, "until"),
             ),
         }
-        return from_json(Fact, await self._json("POST", "", body))
+        return from_json(Fact, await self._requests.json("POST", "", body))
 
     async def list(
         self,
@@ -84,7 +84,7 @@ class RemoteFacts(Facts):
     async def get(self, key: str) -> Fact | None:
         """Return one fact, or None."""
         try:
-            return from_json(Fact, await self._json("GET", _path(key)))
+            return from_json(Fact, await self._requests.json("GET", _path(key)))
         except NotFound:
             return None
 
@@ -128,12 +128,12 @@ class RemoteFacts(Facts):
 
     async def confirm(self, key: str) -> Fact:
         """Take a fact out of quarantine: its owner vouches for it."""
-        return from_json(Fact, await self._json("POST", f"{_path(key)}/confirm"))
+        return from_json(Fact, await self._requests.json("POST", f"{_path(key)}/confirm"))
 
     async def forget(self, key: str) -> int:
         """Forget a fact in every place it was said; return how many there were."""
         try:
-            return (await self._json("DELETE", _path(key)))["count"]
+            return (await self._requests.json("DELETE", _path(key)))["count"]
         except NotFound:
             return 0
 
@@ -165,11 +165,6 @@ class RemoteFacts(Facts):
     async def extracted(self) -> Extracted:
         """Raise `Unsupported`; see `extract`."""
         raise _not_here()
-
-    # --- inside ---
-
-    async def _json(self, method: str, path: str, body: Any = None) -> Any:
-        return await self._connection.json(self._requests.route(method, path, body))
 
 
 def _path(key: str) -> str:

@@ -1,9 +1,11 @@
 """The memory of one owner on a server: sessions, search, changes, blobs and forgetting."""
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Collection, Mapping, Sequence
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final, cast
 
 from keepthread.errors import InvalidInput, Unsupported
 from keepthread.memory.blobs.blobs import Blobs
@@ -49,7 +51,7 @@ class RemoteOwner(OwnerMemory):
     ) -> Session:
         """Return the session of that id; create it if it does not exist."""
         body = _session_body(system_prompt, title, tags, meta)
-        return self._session(await self._json("PUT", _path(id), body))
+        return self._session(await self._requests.json("PUT", _path(id), body))
 
     async def create_session(
         self,
@@ -64,11 +66,11 @@ class RemoteOwner(OwnerMemory):
         body = {"id": new_id() if id is None else id} | _session_body(
             system_prompt, title, tags, meta
         )
-        return self._session(await self._json("POST", "/sessions", body, once=True))
+        return self._session(await self._requests.json("POST", "/sessions", body, once=True))
 
     async def get_session(self, id: str) -> Session:
         """Return the session of that id; raise `SessionNotFound` if it does not exist."""
-        return self._session(await self._json("GET", _path(id)))
+        return self._session(await self._requests.json("GET", _path(id)))
 
     async def list_sessions(
         self,
@@ -80,11 +82,11 @@ class RemoteOwner(OwnerMemory):
     ) -> Page[SessionInfo]:
         """Return information about sessions, latest activity first, without delegated tasks."""
         query = {"limit": limit, **given(cursor=cursor, tag=tag, title=title)}
-        return await self._page(SessionInfo, "GET", "/sessions", query=query)
+        return await self._requests.page(SessionInfo, "GET", "/sessions", query=query)
 
     async def delete_session(self, id: str) -> None:
         """Remove a session with its messages and its records; facts and forks stay."""
-        await self._json("DELETE", _path(id))
+        await self._requests.json("DELETE", _path(id))
 
     def join(self, session: Session) -> Session:
         """Raise `Unsupported`: a key sees the facts of its own owner."""
@@ -118,19 +120,19 @@ class RemoteOwner(OwnerMemory):
                 cursor=cursor,
             ),
         }
-        return await self._page(Hit, "POST", "/search", body)
+        return await self._requests.page(Hit, "POST", "/search", body)
 
     async def index(self, *, progress: Progress | None = None) -> None:
         """Index the messages written since the last time, by words and by vectors."""
         del progress
-        await self._json("POST", "/index")
+        await self._requests.json("POST", "/index")
 
     async def changes(
         self, *, after: str | None = None, limit: int = 100, wait: float = 0
     ) -> Page[Change]:
         """Return what was written for this owner after a cursor, without the texts."""
         query = {"limit": limit, "wait": wait, **given(after=after)}
-        return await self._page(Change, "GET", "/changes", query=query)
+        return await self._requests.page(Change, "GET", "/changes", query=query)
 
     async def export(self, *, session: str | None = None) -> AsyncGenerator[bytes]:
         """Yield everything of this owner, or one session, as lines of JSON, without any loss."""
@@ -187,31 +189,19 @@ class RemoteOwner(OwnerMemory):
                 until=seconds_of(until, "until"),
             ),
         }
-        return from_json(Receipt, await self._json("POST", "/forget", body, once=not dry_run))
+        return from_json(
+            Receipt, await self._requests.json("POST", "/forget", body, once=not dry_run)
+        )
 
     async def receipts(self, *, limit: int = 10, cursor: str | None = None) -> Page[StoredReceipt]:
         """Return the receipts of this handle's `forget`, latest first; they hold no erased text."""
         query = {"limit": limit, **given(cursor=cursor)}
-        return await self._page(StoredReceipt, "GET", "/receipts", query=query)
+        return await self._requests.page(StoredReceipt, "GET", "/receipts", query=query)
 
     # --- inside ---
 
     def _session(self, value: Any) -> Session:
         return RemoteSession(self._requests, from_json(SessionInfo, value))
-
-    async def _json(self, method: str, path: str, body: Any = None, *, once: bool = False) -> Any:
-        return await self._connection.json(self._requests.route(method, path, body, once=once))
-
-    async def _page(
-        self,
-        kind: Any,
-        method: str,
-        path: str,
-        body: Any = None,
-        query: Mapping[str, Any] | None = None,
-    ) -> Any:
-        route = self._requests.route(method, path, body, query=query)
-        return await self._connection.page(kind, route)
 
 
 def _path(id: str) -> str:
@@ -230,6 +220,13 @@ def _session_body(
         "meta": dict(meta or {}),
         **given(system_prompt=system_prompt),
     }
+
+
+async def _pieces(path: Path) -> AsyncGenerator[bytes]:
+    """Yield a file's bytes piece by piece, read in another thread."""
+    with closing(cast(BinaryIO, await asyncio.to_thread(path.open, "rb"))) as file:
+        while piece := await asyncio.to_thread(file.read, _PIECE):
+            yield piece
 
 
 class RemoteBlobs(Blobs):
@@ -255,9 +252,7 @@ class RemoteBlobs(Blobs):
         """Store bytes, a file or a stream, and return the blob; data over the limit is refused."""
         media_type, name = check_text(media_type, "media_type"), check_text(name, "name")
         if isinstance(data, Path):
-            with data.open("rb") as file:
-                whole = file.read()
-            return await self.put(whole, media_type=media_type, name=name or data.name)
+            return await self.put(_pieces(data), media_type=media_type, name=name or data.name)
         if not isinstance(data, bytes | bytearray | AsyncIterable):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidInput("a blob is bytes, a Path or an asynchronous iterable of bytes")
         content = bytes(data) if isinstance(data, bytes | bytearray) else data

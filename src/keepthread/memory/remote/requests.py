@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from keepthread.context.context import Context
 from keepthread.context.why import Why
@@ -20,6 +20,8 @@ from keepthread.memory.session import Messages
 from keepthread.stores.codec import new_id
 from keepthread.stores.rows import check_positions
 from keepthread.types import JSON, Attachment, Message, Page, Selection, SessionInfo
+
+T = TypeVar("T")
 
 PAGE: Final = 200
 """Items in one response."""
@@ -52,6 +54,24 @@ class Requests:
         """Return a request of this owner."""
         sent = {**self._headers, **(headers or {})}
         return ApiRequest(method, self._path + path, body, query, sent, once)
+
+    async def json(self, method: str, path: str, body: Any = None, *, once: bool = False) -> Any:
+        """Send a request, and return the JSON of the response."""
+        return await self.connection.json(self.route(method, path, body, once=once))
+
+    async def page(
+        self,
+        kind: type[T],
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        query: Mapping[str, Any] | None = None,
+        once: bool = False,
+    ) -> Page[T]:
+        """Send a request whose response is a page of values."""
+        route = self.route(method, path, body, query=query, once=once)
+        return await self.connection.page(kind, route)
 
 
 class RemoteContext(Context):
@@ -94,7 +114,7 @@ class RemoteMessages(Messages):
             return
         left = self._limit
         # Messages that the body of the loop appends are left out: it would never end.
-        end = await self._end()
+        end = await self._end() if left is None else None
         cursor: str | None = None
         while left is None or left > 0:
             size = PAGE if left is None else min(left, PAGE)
@@ -111,10 +131,7 @@ class RemoteMessages(Messages):
         return [message async for message in self]
 
     async def _end(self) -> int:
-        info = from_json(
-            SessionInfo, await self._requests.connection.json(self._requests.route("GET", ""))
-        )
-        end = info.messages + 1
+        end = from_json(SessionInfo, await self._requests.json("GET", "")).messages + 1
         return end if self._before is None else min(end, self._before)
 
     async def _newest(self, limit: int, before: int) -> list[Message]:
@@ -128,10 +145,12 @@ class RemoteMessages(Messages):
                 break
         return found[::-1]
 
-    async def _page(self, order: str, limit: int, before: int, cursor: str | None) -> Page[Message]:
-        query = {"order": order, "after": self._after, "before": before, "limit": limit}
-        route = self._requests.route("GET", "/messages", query=query | given(cursor=cursor))
-        return await self._requests.connection.page(Message, route)
+    async def _page(
+        self, order: str, limit: int, before: int | None, cursor: str | None
+    ) -> Page[Message]:
+        query = {"order": order, "after": self._after, "limit": limit}
+        query |= given(before=before, cursor=cursor)
+        return await self._requests.page(Message, "GET", "/messages", query=query)
 
 
 def context_body(

@@ -1,7 +1,6 @@
 """A session on a server: the same calls as a session in this process."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from keepthread.context.context import Context
 from keepthread.errors import NotFound, Unsupported
@@ -51,7 +50,7 @@ class RemoteSession(Session):
         body = {"messages": [message_body(each) for each in messages], **given(expect=expect)}
         if not messages:
             return []
-        return await self._page(Message, "POST", "/messages", body)
+        return await self._requests.page(Message, "POST", "/messages", body)
 
     def turn(
         self,
@@ -96,7 +95,7 @@ class RemoteSession(Session):
             for tool in tools
         ]
         body = {"key": key, "text": text, "once": once, "tools": shown, **given(turns=turns)}
-        return (await self._json("POST", "/notes", body, once=True))["changed"]
+        return (await self._requests.json("POST", "/notes", body, once=True))["changed"]
 
     async def provide(self, data: Mapping[str, JSON]) -> list[str]:  # noqa: ARG002 - as in a process
         """Raise `Unsupported`: the functions that provide notes are not on the server."""
@@ -121,17 +120,19 @@ class RemoteSession(Session):
     ) -> Context:
         """Return what a model should see now: by a view's name, a budget, or both."""
         body = context_body(view, budget, query, newest=newest, text=text)
-        return RemoteContext(await self._json("POST", "/context", body), is_text=text)
+        return RemoteContext(await self._requests.json("POST", "/context", body), is_text=text)
 
     async def full_text(self, message: Message | str) -> str:
         """Return all of a message's text, given the message or its id."""
         id = check_message(message).id if isinstance(message, Message) else message
         path = f"/messages/{segment(check_id(id, 'a message id'))}/text"
-        return (await self._json("GET", path))["text"]
+        return (await self._requests.json("GET", path))["text"]
 
     async def explanations(self, limit: int = 10) -> list[Explanation]:
         """Return the explanations of the latest contexts, newest first, as far as they are kept."""
-        return await self._page(Explanation, "GET", "/explanations", query={"limit": limit})
+        return await self._requests.page(
+            Explanation, "GET", "/explanations", query={"limit": limit}
+        )
 
     async def rebuild(self, explanation: Explanation) -> Rebuilt:  # noqa: ARG002 - as in a process
         """Raise `Unsupported`: a server does not rebuild prompts."""
@@ -139,7 +140,7 @@ class RemoteSession(Session):
 
     async def status(self) -> Status:
         """Return the size of the log, of its visible part, of the summary and of the tool cache."""
-        return from_json(Status, await self._json("GET", "/status"))
+        return from_json(Status, await self._requests.json("GET", "/status"))
 
     # --- remembered tool results ---
 
@@ -160,46 +161,46 @@ class RemoteSession(Session):
             "cache_turns": cache_turns,
             **given(author=author),
         }
-        await self._json("POST", "/tools", body, once=True)
+        await self._requests.json("POST", "/tools", body, once=True)
 
     async def cached_tool(
         self, name: str, args: Mapping[str, JSON], *, author: str | None = None
     ) -> str | None:
         """Return a cached result, or None; its lifetime starts again."""
         body = {"name": name, "arguments": dict(args), **given(author=author)}
-        return (await self._json("POST", "/tools/find", body))["result"]
+        return (await self._requests.json("POST", "/tools/find", body))["result"]
 
     async def cached_tools(self) -> list[CachedTool]:
         """Return the cached results that can still be used, oldest first."""
-        return await self._page(CachedTool, "GET", "/tools")
+        return await self._requests.page(CachedTool, "GET", "/tools")
 
     async def compact(self, *, progress: Progress | None = None) -> int:  # noqa: ARG002 - one request
         """Compact the turns that are due into the summary; return how many compactions it took."""
-        return (await self._json("POST", "/compact", once=True))["count"]
+        return (await self._requests.json("POST", "/compact", once=True))["count"]
 
     # --- hiding, branching, details ---
 
     async def clear(self) -> None:
         """Start over: contexts show nothing of what came before; the log keeps all of it."""
-        await self._json("POST", "/clear")
+        await self._requests.json("POST", "/clear")
 
     async def rewind(self, to: int) -> None:
         """Hide the messages after a position; 0 hides all."""
-        await self._json("POST", "/rewind", {"to": to})
+        await self._requests.json("POST", "/rewind", {"to": to})
 
     async def fork(self, at: int | None = None, *, id: str | None = None) -> Session:
         """Return a new session with a copy of this one, up to a position if given."""
-        made = await self._json("POST", "/fork", given(at=at, id=id), once=True)
+        made = await self._requests.json("POST", "/fork", given(at=at, id=id), once=True)
         return RemoteSession(self._owner_requests, from_json(SessionInfo, made))
 
     async def pin(self, id: str) -> None:
         """Keep a message in every context, by its id."""
-        await self._json("PUT", f"/pins/{segment(check_id(id, 'a message id'))}")
+        await self._requests.json("PUT", f"/pins/{segment(check_id(id, 'a message id'))}")
 
     async def unpin(self, id: str) -> bool:
         """Unpin a message; return whether it was pinned."""
         try:
-            await self._json("DELETE", f"/pins/{segment(check_id(id, 'a message id'))}")
+            await self._requests.json("DELETE", f"/pins/{segment(check_id(id, 'a message id'))}")
         except NotFound as error:
             if type(error) is not NotFound:  # the session itself is missing
                 raise
@@ -208,21 +209,20 @@ class RemoteSession(Session):
 
     async def pins(self) -> list[Message]:
         """Return the pinned messages, oldest first."""
-        return await self._page(Message, "GET", "/pins")
+        return await self._requests.page(Message, "GET", "/pins")
 
     async def unhide(self) -> Hidden | None:
         """Take back the latest `clear` or `rewind`, and return the range that is shown again."""
-        route = self._requests.route("POST", "/unhide", once=True)
-        shown = await self._connection.page(Hidden, route)
+        shown = await self._requests.page(Hidden, "POST", "/unhide", once=True)
         return shown[0] if shown else None
 
     async def hidden(self) -> list[Hidden]:
         """Return the ranges of messages that contexts skip, oldest first, each with the reason."""
-        return await self._page(Hidden, "GET", "/hidden")
+        return await self._requests.page(Hidden, "GET", "/hidden")
 
     async def compactions(self, limit: int = 10) -> list[Summary]:
         """Return the newest summaries of the session, newest first."""
-        return await self._page(Summary, "GET", "/compactions", query={"limit": limit})
+        return await self._requests.page(Summary, "GET", "/compactions", query={"limit": limit})
 
     async def update(
         self,
@@ -249,22 +249,7 @@ class RemoteSession(Session):
 
     async def refresh(self) -> SessionInfo:
         """Return the session's record as it is now."""
-        self.info = from_json(SessionInfo, await self._json("GET", ""))
+        self.info = from_json(SessionInfo, await self._requests.json("GET", ""))
         return self.info
 
     # --- inside ---
-
-    async def _json(self, method: str, path: str, body: Any = None, *, once: bool = False) -> Any:
-        return await self._connection.json(self._requests.route(method, path, body, once=once))
-
-    async def _page(
-        self,
-        kind: Any,
-        method: str,
-        path: str,
-        body: Any = None,
-        query: Mapping[str, Any] | None = None,
-    ) -> Any:
-        return await self._connection.page(
-            kind, self._requests.route(method, path, body, query=query)
-        )

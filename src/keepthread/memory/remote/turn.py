@@ -58,7 +58,7 @@ class RemoteTurn(Turn):
     async def __aenter__(self) -> Self:
         """Store the user message, or find what was stored under its id."""
         if self._resumes:
-            state = await self._json("GET", "")
+            state = await self._requests.json("GET", "")
             await self._read_calls(from_json(Message, state["user"]))
         else:
             body = {
@@ -154,7 +154,7 @@ class RemoteTurn(Turn):
         """Return what a model should see to answer this turn; see `Session.context`."""
         self._check_open()
         body = context_body(view, budget, query, newest=newest, text=text)
-        return RemoteContext(await self._json("POST", "/context", body), is_text=text)
+        return RemoteContext(await self._requests.json("POST", "/context", body), is_text=text)
 
     async def finish(
         self,
@@ -183,7 +183,7 @@ class RemoteTurn(Turn):
                 del body["message"]["id"]  # the turn gives the answer its id
             elif id:
                 body["message"]["id"] = id
-        self.answer = from_json(Message, await self._json("POST", "/finish", body))
+        self.answer = from_json(Message, await self._requests.json("POST", "/finish", body))
         self._warn(answer)
         return self.answer
 
@@ -197,12 +197,9 @@ class RemoteTurn(Turn):
         """Run `remember` or `search_memory` for a model, record it, and return the model's text."""
         self._check_open()
         body = {"name": name, "arguments": dict(args), **given(call_id=call_id)}
-        return (await self._json("POST", "/memory-tools", body, once=True))["text"]
+        return (await self._requests.json("POST", "/memory-tools", body, once=True))["text"]
 
     # --- inside ---
-
-    async def _json(self, method: str, path: str, body: Any = None, *, once: bool = False) -> Any:
-        return await self._connection.json(self._requests.route(method, path, body, once=once))
 
     async def _send(self, messages: list[Message]) -> list[Message]:
         body = {"messages": [message_body(each) for each in messages]}
@@ -251,7 +248,7 @@ class RemoteTurn(Turn):
             "cache_turns": cache_turns,
             **given(call_id=call_id),
         }
-        recorded: str = (await self._json("POST", "/tools", body, once=True))["text"]
+        recorded: str = (await self._requests.json("POST", "/tools", body, once=True))["text"]
         if call_id is not None:
             async with self._appending:
                 result = result_of(request, recorded, call_id)
