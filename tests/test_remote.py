@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import httpx2
 import pytest
@@ -39,6 +40,8 @@ from tests.http_world import Served, listening
 
 SAME = ("add_message", "add_turn", "id", "key", "owner", "number", "read")
 """Methods that only call others, or return what is known."""
+NOT_REPEATED = ("/export", "/blobs", "/content")
+"""Ends of the paths of streams, which the client sends and reads once."""
 OF_MEMORY = ("session", "create_session", "get_session", "list_sessions", "delete_session")
 
 
@@ -60,7 +63,36 @@ async def local(_: Served, **__: Any) -> AsyncIterator[Memory]:
         yield memory
 
 
-WAYS = pytest.mark.parametrize("opened", [local, remote], ids=["process", "server"])
+@asynccontextmanager
+async def lossy(server: Served, **more: Any) -> AsyncIterator[Memory]:
+    """Open it over a network that delivers every request, and loses the first response to it."""
+    deliver = httpx2.AsyncHTTPTransport.handle_async_request
+    delivered = 0
+
+    async def lose(
+        transport: httpx2.AsyncHTTPTransport, request: httpx2.Request
+    ) -> httpx2.Response:
+        nonlocal delivered
+        response = await deliver(transport, request)
+        if request.url.path.endswith(NOT_REPEATED):
+            return response
+        delivered += 1
+        if delivered % 2:
+            await response.aread()
+            raise httpx2.ReadError("the response is lost")
+        return response
+
+    with (
+        patch.object(httpx2.AsyncHTTPTransport, "handle_async_request", lose),
+        patch("keepthread.memory.remote.connection._FIRST_PAUSE", 0.0),
+    ):
+        async with remote(server, tenant="lossy", **more) as memory:
+            yield memory
+
+
+WAYS = pytest.mark.parametrize(
+    "opened", [local, remote, lossy], ids=["process", "server", "lossy network"]
+)
 Opened = Callable[..., Any]
 
 
@@ -245,6 +277,33 @@ async def test_tools_and_turns_that_end_early(opened: Opened, served: Served) ->
             await session.resume_turn("nobody").__aenter__()
         with pytest.raises(InvalidInput):
             await session.turn("x").append(Message(role="assistant", content="y"))
+
+
+@WAYS
+async def test_each_change_is_made_once(opened: Opened, served: Served) -> None:
+    async with opened(served, owner="ida") as memory:
+        mine = memory.for_owner("ida")
+        session = await mine.create_session(title="one")
+        await session.append(*(Message(role="user", content=f"word{n}") for n in range(4)))
+        assert await session.add_note("place", "Oslo")
+        await session.cache_tool("look", {}, "seen", 3)
+        assert len(await session.messages()) == 7
+        async with session.turn("Who?") as turn:
+            await turn.memory_tool("search_memory", {"query": "word1"})
+            await turn.tool("look", {}, lambda: "seen again")
+            await turn.finish("Nobody.")
+        assert len(await session.messages()) == 13
+        await session.fork()
+        assert len(await mine.list_sessions()) == 2
+        await session.rewind(3)
+        await session.rewind(2)
+        assert await session.unhide() is not None
+        assert len(await session.hidden()) == 1
+        info = await session.refresh()
+        info = await session.update(title="two", version=info.version)
+        assert info.title == "two"
+        await mine.forget(session=session.id)
+        assert len(await mine.receipts()) == 1
 
 
 async def test_a_key_decides_whose_memory_it_is(served: Served) -> None:

@@ -30,6 +30,8 @@ OWNER_HEADER: Final = "Keepthread-Owner"
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _TIMEOUT: Final = 30.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
+_ONCE: Final = frozenset({"DELETE", "PATCH"})
+"""Methods whose second request would be told that the thing is gone or has changed."""
 _REPEATED: Final = frozenset({409, 429, 502, 503, 504})
 """Statuses after which a request is sent again: the server was busy or away, or is still at it."""
 _IN_FLIGHT: Final = "request_in_flight"
@@ -53,7 +55,7 @@ class ApiRequest:
     query: Mapping[str, Any] | None = None
     headers: Mapping[str, str] | None = None
     once: bool = False
-    """Whether doing it twice would differ from doing it once."""
+    """Whether doing it twice would differ from doing it once; of DELETE and PATCH it always does."""
 
 
 class ServerConnection:
@@ -92,7 +94,7 @@ class ServerConnection:
     async def send(self, route: ApiRequest) -> "httpx2.Response":
         """Send a request, again if need be, and return the response; raise its error."""
         headers = dict(route.headers or {})
-        if route.once:
+        if route.once or route.method in _ONCE:
             headers["Idempotency-Key"] = new_id()
         content = None if route.body is None else encoded(route.body)
         if content is not None:
