@@ -55,7 +55,7 @@ class ApiRequest:
     query: Mapping[str, Any] | None = None
     headers: Mapping[str, str] | None = None
     once: bool = False
-    """Whether doing it twice would differ from doing it once; of DELETE and PATCH it always does."""
+    """Whether doing it twice would differ from doing it once, as DELETE and PATCH always do."""
 
 
 class ServerConnection:
