@@ -1107,6 +1107,17 @@ async def test_progress_is_told(memory: Memory) -> None:
     assert seen == [*pages, *pages]  # read, then erased
 
 
+async def test_progress_of_the_search_for_repeats_is_told(tmp_path: Path) -> None:
+    async with Memory.open(f"sqlite:///{tmp_path}/a.db", counter=Letters()) as memory:
+        for name in ("s", "t"):
+            session = await memory.session(name)
+            await session.append(*[Message(role="user", content=SECRET) for _ in range(700)])
+        seen: list[tuple[int, int]] = []
+        receipt = await memory.forget(session="s", progress=lambda *told: seen.append(told))
+        assert any("session 't'" in where for where in receipt.repeated)
+        assert seen[-2:] == [(1200, 1400), (1400, 1400)]  # erased places are read too
+
+
 def test_the_blocking_twin_forgets_too() -> None:
     threads: set[int] = set()
     with sync.Memory.open("ram://", counter=Letters()) as memory:

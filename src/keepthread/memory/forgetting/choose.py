@@ -8,7 +8,7 @@ from typing import Final
 
 from keepthread.errors import MessageNotFound, SessionGone, SessionNotFound
 from keepthread.memory.facts.records import all_noted
-from keepthread.memory.forgetting.follow import Sessions, messages_at
+from keepthread.memory.forgetting.follow import ReadCount, Sessions, messages_at
 from keepthread.memory.forgetting.plan import ErasurePlan, ForgetQuery
 from keepthread.memory.forgetting.probes import Probes
 from keepthread.memory.forgetting.repeats import Detail, details_of, repeated_by
@@ -94,22 +94,6 @@ async def _choose_some(
             reading.add(len(page))
     except SessionGone:  # deleted in the meantime
         return
-
-
-class ReadCount:
-    """Reports how many messages were read, and of how many."""
-
-    def __init__(self, progress: Progress | None, total: int = 0) -> None:
-        """Begin with none."""
-        self._progress = progress
-        self.total = total
-        self._done = 0
-
-    def add(self, messages: int) -> None:
-        """Add messages that were read now."""
-        self._done += messages
-        if self._progress:
-            self._progress(self._done, max(self.total, self._done))
 
 
 class ErasureCounts:

@@ -14,7 +14,7 @@ from keepthread.context.ids import result_ids
 from keepthread.errors import InvalidInput, SessionGone
 from keepthread.memory.forgetting.answers import answers_to
 from keepthread.memory.forgetting.plan import ErasurePlan
-from keepthread.protocols import Relatives, Store
+from keepthread.protocols import Progress, Relatives, Store
 from keepthread.stores.front import every_session
 from keepthread.stores.kinds import DELEGATED
 from keepthread.types import Message, Record, Scope, SessionInfo, SessionKey
@@ -69,6 +69,22 @@ async def messages_at(
             yield await store.find(session, seqs=seqs[start : start + _PAGE])
         except SessionGone:
             return
+
+
+class ReadCount:
+    """Reports how many messages were read, and of how many."""
+
+    def __init__(self, progress: Progress | None, total: int = 0) -> None:
+        """Begin with none."""
+        self._progress = progress
+        self.total = total
+        self._done = 0
+
+    def add(self, messages: int) -> None:
+        """Add messages that were read now."""
+        self._done += messages
+        if self._progress:
+            self._progress(self._done, max(self.total, self._done))
 
 
 class Propagation:

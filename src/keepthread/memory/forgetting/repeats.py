@@ -9,9 +9,10 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from keepthread.errors import Damaged, SessionGone
+from keepthread.memory.forgetting.follow import ReadCount
 from keepthread.memory.forgetting.probes import held_by, pieces_of, texts_of
 from keepthread.memory.forgetting.receipts import MAX_PLACES
-from keepthread.protocols import Store
+from keepthread.protocols import Progress, Store
 from keepthread.stores.codec import dumps
 from keepthread.stores.front import every_session
 from keepthread.stores.kinds import BLOB_CHUNK
@@ -87,12 +88,17 @@ class Living:
         """Where they were found, without text."""
         self.is_cut = False
         """Whether the search ended with enough places, so that there may be more."""
+        self._reading = ReadCount(None)
 
-    async def search(self) -> None:
+    async def search(self, progress: Progress | None = None) -> None:
         """Read the records and messages of the owners, then those of others until all is found.
 
         So what everybody says, such as a greeting, does not make a search read everything.
+        `progress` is called with the messages read so far, and all that may have to be read.
         """
+        if progress:
+            total = sum([info.messages async for info in every_session(self._store)])
+            self._reading = ReadCount(progress, total)
         for owner in self._owners:
             await self._search_owner(owner)
         if self._all_held():
@@ -147,6 +153,7 @@ class Living:
     async def _search_log(self, info: SessionInfo) -> None:
         after = 0
         while page := await self._store.read(info.key, after=after, limit=_PAGE):
+            self._reading.add(len(page))
             for message in page:
                 found = held_by(message, self._probes)
                 self._note(found, info.owner, f"session {info.id!r} at {message.seq}")
