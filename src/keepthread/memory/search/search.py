@@ -240,8 +240,7 @@ class Searching:
             return (await finder.fetch(places))[0]
         placed, records = await finder.fetch(places, kinds=(MARKS,), copies_in=asker.session)
         own = marks_of(await self.store.scan(Scope(session=asker.session), MARKS))
-        live = _shown(_not_hidden(asker.session, placed, own.hidden, asker.turn), records)
-        return [each for each in live if not _is_own(each, asker)]
+        return _shown(_not_hidden(asker.session, placed, own.hidden, asker.turn), records)
 
     async def _key(self, filters: Filters) -> SessionKey | None:
         if filters.session is None:
@@ -404,10 +403,6 @@ def _not_hidden(
         )
     }
     return [each for each in placed if each.message.id not in gone]
-
-
-def _is_own(placed: Placed, asker: Asker) -> bool:
-    return (placed.session, placed.message.turn) == asker
 
 
 def _by_message(placed: Sequence[Placed]) -> dict[int, Placed]:
