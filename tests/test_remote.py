@@ -295,6 +295,11 @@ async def test_each_change_is_made_once(opened: Opened, served: Served) -> None:
         assert len(await session.messages()) == 13
         await session.fork()
         assert len(await mine.list_sessions()) == 2
+        history = [Message(role="user", content="Hi."), Message(role="assistant", content="Ho.")]
+        aligned = await mine.create_session()
+        assert list((await aligned.align(history)).appended) == await aligned.messages()
+        assert (await aligned.align(history)).kept == 2
+        assert len((await aligned.align(history[:1])).hidden) == 1
         await session.rewind(3)
         await session.rewind(2)
         assert await session.unhide() is not None

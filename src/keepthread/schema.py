@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, NewType, cast
 
 from keepthread.context.diff import ChangedPart, Difference, Move
 from keepthread.context.why import Why
+from keepthread.memory.alignment import Aligned
 from keepthread.memory.blobs.types import Blob
 from keepthread.memory.facts.types import Fact
 from keepthread.memory.forgetting.receipt import Receipt
@@ -56,6 +57,7 @@ DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 SCHEMAS: Final[Sequence[type]] = (
     *(Message, ToolCall, Attachment, Native, SessionInfo, ForkPoint, Status, Costs),
     *(Why, Choice, Explanation, References, Rebuilt, Difference, Hidden, Summary, CachedTool),
+    Aligned,
     *(Hit, Fact, Blob, Receipt, StoredReceipt, Record, Scope, Span, Verification, Damage),
     *(Change, Cleaning, Reply, Usage, Tool),
 )

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from keepthread.context.blocks import is_answer
 from keepthread.context.hidden import CLEARED, REWOUND, HiddenRanges
@@ -86,41 +86,59 @@ async def rewind(store: Store, session: SessionKey, to: int) -> None:
 async def _hide(store: Store, session: SessionKey, first: int, reason: str) -> None:
     """Hide from a position to the end of the log; retry if another process hid something."""
     while True:
-        marks, version, head = await _read_marks(store, session)
+        known = await read_ranges(store, session)
         if reason == REWOUND:
-            first = marks.next_visible(first)
-        if first > head.messages:
+            first = known.ranges.next_visible(first)
+        if first > known.head.messages:
             return
-        before = await store.find(session, seqs=[first - 1])
-        tokens = head.tokens - (before[0].total if before else 0)
-        marks = marks.hide(first, head.messages, tokens, reason)
-        try:
-            await store.put(Scope(session=session), MARKS, MARKS, marks.to_json(), version=version)
-        except Stale:
-            continue
-        return
+        with suppress(Stale):
+            await hide_from(store, session, first, reason, known)
+            return
+
+
+async def hide_from(
+    store: Store, session: SessionKey, first: int, reason: str, known: "StoredRanges"
+) -> Hidden:
+    """Hide from a position to the end that a log had; raise `Stale` if the ranges changed since."""
+    before = await store.find(session, seqs=[first - 1])
+    tokens = known.head.tokens - (before[0].total if before else 0)
+    ranges = known.ranges.hide(first, known.head.messages, tokens, reason)
+    await _put_ranges(store, session, ranges, known.version)
+    return Hidden(first, known.head.messages, tokens, reason)
 
 
 async def unhide(store: Store, session: SessionKey) -> Hidden | None:
     """Show again what was hidden last, unless messages were added since; return that range."""
     while True:
-        marks, version, head = await _read_marks(store, session)
-        if not marks.hidden or marks.hidden[-1].last != head.messages:
+        ranges, version, head = await read_ranges(store, session)
+        if not ranges.hidden or ranges.hidden[-1].last != head.messages:
             return None
-        latest, shown = marks.hidden[-1], marks.without_latest()
-        try:
-            await store.put(Scope(session=session), MARKS, MARKS, shown.to_json(), version=version)
-        except Stale:
-            continue
-        return latest
+        with suppress(Stale):
+            await _put_ranges(store, session, ranges.without_latest(), version)
+            return ranges.hidden[-1]
 
 
-async def _read_marks(store: Store, session: SessionKey) -> tuple[HiddenRanges, int, SessionInfo]:
+class StoredRanges(NamedTuple):
+    """The hidden ranges of a session as they were read, and what the log was then."""
+
+    ranges: HiddenRanges
+    version: int
+    head: SessionInfo
+
+
+async def read_ranges(store: Store, session: SessionKey) -> StoredRanges:
+    """Return the hidden ranges of a session."""
     head = await store.describe(session)
     record = await store.get(Scope(session=session), MARKS, MARKS)
     if record is None:
-        return HiddenRanges(), 0, head
-    return HiddenRanges.from_json(record.value), record.version, head
+        return StoredRanges(HiddenRanges(), 0, head)
+    return StoredRanges(HiddenRanges.from_json(record.value), record.version, head)
+
+
+async def _put_ranges(
+    store: Store, session: SessionKey, ranges: HiddenRanges, version: int
+) -> None:
+    await store.put(Scope(session=session), MARKS, MARKS, ranges.to_json(), version=version)
 
 
 async def recount(
@@ -133,7 +151,7 @@ async def recount(
     """Recount messages and hidden ranges of other counters; return how many messages that were."""
     counted = await store.recount(session, counter, progress=progress)
     while True:
-        marks, version, _ = await _read_marks(store, session)
+        marks, version, _ = await read_ranges(store, session)
         hidden = [s._replace(tokens=await _tokens_of(store, session, s)) for s in marks.hidden]
         inner = [s._replace(tokens=await _tokens_of(store, session, s)) for s in marks.inner]
         if (hidden, inner) == (list(marks.hidden), list(marks.inner)):
@@ -172,7 +190,7 @@ async def pinned(store: Store, session: SessionKey) -> list[Message]:
 
 async def hidden(store: Store, session: SessionKey) -> list[Hidden]:
     """Return the ranges that contexts skip, oldest first."""
-    marks, _, _ = await _read_marks(store, session)
+    marks, _, _ = await read_ranges(store, session)
     return list(marks.hidden)
 
 
@@ -214,7 +232,7 @@ async def keep_system_messages(
     kept = {record.key for record in await store.scan(scope, SYSTEM)}
     keys = {position_key(message.seq): message.seq for message in messages}
     if len(kept | keys.keys()) > MOST_SYSTEM_MESSAGES:
-        marks, _, _ = await _read_marks(store, session)
+        marks, _, _ = await read_ranges(store, session)
         for key in sorted(kept):
             if marks.hides(int(key)):
                 await store.drop(scope, SYSTEM, key)

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 from keepthread.context.context import Context
 from keepthread.errors import InvalidInput, MessageNotFound, Stale
 from keepthread.memory import history as branching
+from keepthread.memory.alignment import Aligned, align
 from keepthread.memory.conversation import Conversation
 from keepthread.memory.material import marks_of, newest_summary
 from keepthread.memory.notes import add_note, add_provided
@@ -154,6 +155,23 @@ class Session:
         stored = await self._conversation.append(messages, expect=expect)
         self._conversation.maintenance.after_append(self.key, stored)
         return stored
+
+    async def align(self, messages: Sequence[Message]) -> Aligned:
+        """Make the log continue with the history that a client sends again with every request.
+
+        What the log has already is kept, what is new is appended, and what the client no longer has
+        is hidden, as by `rewind`. A history without its oldest messages continues where it is found
+        in the log; one that is not found is appended. Messages are compared by their role, text and
+        calls, not by their ids; results of tools by their calls. Calls at the same time do not
+        double anything.
+        """
+        texts = self._conversation.large_texts
+        compared = [texts.shortened(check_message(message)) for message in messages]
+        given = [replace(message, id="") for message in messages]
+        return await align(self._store, self.key, given, compared, self._append_at)
+
+    async def _append_at(self, messages: Sequence[Message], end: int) -> list[Message]:
+        return await self.append(*messages, expect=end)
 
     async def add_message(self, role: Role, content: str, *, id: str | None = None) -> Message:
         """Store one message by its role and text."""

@@ -138,6 +138,7 @@ class Session(Wrapper[AsyncSession]):
     # --- writing ---
 
     append = blocking(AsyncSession.append)
+    align = blocking(AsyncSession.align)
     add_message = blocking(AsyncSession.add_message)
     add_turn = blocking(AsyncSession.add_turn)
 

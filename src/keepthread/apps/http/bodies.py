@@ -20,6 +20,7 @@ from keepthread.types import (
 )
 
 MAX_ITEMS: Final = 1000
+MAX_HISTORY: Final = 10_000
 """Messages that one request appends, and other lists in bodies."""
 MAX_PAGE: Final = 200
 
@@ -153,6 +154,12 @@ class MessagesBody(RequestBody):
     """Messages to append, all or none."""
 
     messages: list[MessageBody] = Field(min_length=1, max_length=MAX_ITEMS)
+
+
+class HistoryBody(RequestBody):
+    """The history of a conversation as a client has it, oldest first."""
+
+    messages: list[MessageBody] = Field(max_length=MAX_HISTORY)
 
 
 class AppendBody(MessagesBody):

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from keepthread.context.context import Context
 from keepthread.errors import NotFound, Unsupported
+from keepthread.memory.alignment import Aligned
 from keepthread.memory.rebuild import Rebuilt
 from keepthread.memory.remote.connection import given, segment
 from keepthread.memory.remote.requests import (
@@ -51,6 +52,12 @@ class RemoteSession(Session):
         if not messages:
             return []
         return await self._requests.page(Message, "POST", "/messages", body)
+
+    async def align(self, messages: Sequence[Message]) -> Aligned:
+        """Make the log continue with the history that a client sends again with every request."""
+        body: dict[str, JSON] = {"messages": [message_body(each) for each in messages]}
+        done = await self._requests.json("POST", "/messages/align", body, once=True)
+        return from_json(Aligned, done)
 
     def turn(
         self,

@@ -4,7 +4,7 @@ from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Query, Response
 
-from keepthread.apps.http.bodies import AppendBody
+from keepthread.apps.http.bodies import AppendBody, HistoryBody
 from keepthread.apps.http.idempotency import with_ids
 from keepthread.apps.http.operations import (
     OF_SESSIONS,
@@ -19,6 +19,7 @@ from keepthread.apps.http.operations import (
     returns_page,
 )
 from keepthread.apps.http.replies import MessageText, cursor_of, page_of, reply
+from keepthread.memory.alignment import Aligned
 from keepthread.memory.session import Session
 from keepthread.stores.cursors import check_position, decode_cursor, encode_cursor
 from keepthread.stores.validation import MAX_COUNT
@@ -96,6 +97,24 @@ async def append_messages(caller: Writes, session: SessionId, body: AppendBody) 
     response = page_of(caller, "append_messages", stored)
     response.status_code = 201
     return response
+
+
+@operation(
+    router,
+    "POST",
+    "/align",
+    returns(Aligned),
+    errors=(*OF_SESSIONS, "too_large"),
+)
+async def align_messages(caller: Writes, session: SessionId, body: HistoryBody) -> Response:
+    """Make a session continue with the history that a client sends again with every request.
+
+    What the session has already is kept, what is new is appended, and what the client no longer has
+    is hidden, as by `rewind`. Messages are compared by role, text and calls; their ids are not
+    used. The request can be sent again: then everything is kept.
+    """
+    found = await caller.memory.get_session(session)
+    return reply(await found.align([each.message() for each in body.messages]))
 
 
 @operation(

@@ -1,0 +1,203 @@
+"""Aligning a log with the history that a client sends again with every request.
+
+Many clients know nothing of a memory: each request repeats the conversation as they see it. The log
+has most of it already. What is new is appended, and what the client no longer has is hidden, as by
+`rewind`: an edited question, an answer that is generated again. Nothing is deleted.
+"""
+
+import unicodedata
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Final, NamedTuple, TypeAlias
+
+from keepthread.context.hidden import REWOUND, HiddenRanges
+from keepthread.errors import Stale
+from keepthread.memory.history import hide_from, read_ranges
+from keepthread.memory.tool_calls import TOOL_SOURCE
+from keepthread.protocols import Store
+from keepthread.types import Hidden, Message, SessionKey
+
+_PAGE: Final = 500
+_MOST_PLACES: Final = 100
+"""Places where a history without its beginning is looked for; the newest come first."""
+_SURE: Final = 2
+"""Messages in a row that show that a history without its beginning continues the log there."""
+
+_MOST_SKIPPED: Final = 3
+"""Messages of a client's own summary, before those that the log has."""
+_SUMMARY: Final = "client_summary"
+
+Append: TypeAlias = Callable[[Sequence[Message], int], Awaitable[list[Message]]]
+"""Appends messages to a log that ends at a position, else raises `Stale`."""
+
+
+class Aligned(NamedTuple):
+    """What `Session.align` did with the history of a client."""
+
+    kept: int
+    """How many of the given messages the log has already."""
+    hidden: Sequence[Hidden]
+    """The messages that are hidden now, because the client does not have them."""
+    appended: Sequence[Message]
+    """The messages that were new, as they are stored."""
+
+
+class _Likeness(NamedTuple):
+    """What a message is compared by."""
+
+    role: str
+    text: str | None
+    """None if it agrees with every text."""
+    calls: tuple[str | None, ...]
+    is_summary: bool = False
+    """Whether a client wrote it in the place of older messages; it stands behind newer ones."""
+
+
+class Match(NamedTuple):
+    """Where a history continues a log."""
+
+    known: frozenset[int]
+    """The messages of the history that the log has, by their indexes."""
+    end: int
+    """The index in the log behind the last of them."""
+    length: int = 0
+    """How many agree in a row."""
+    summaries: int = 0
+    """How many messages before them the client wrote in the place of older ones."""
+
+
+async def align(
+    store: Store,
+    session: SessionKey,
+    given: Sequence[Message],
+    compared: Sequence[Message],
+    append: Append,
+) -> Aligned:
+    """Hide what a history does not have, and append what the log does not have.
+
+    `compared` are the given messages as a log would have them. Each step holds if nobody wrote in
+    the meantime; otherwise all is compared again. If the process dies between hiding and appending,
+    the next call appends.
+    """
+    hidden: list[Hidden] = []
+    while True:
+        known = await read_ranges(store, session)
+        log = await _shown(store, session, known.ranges, known.head.messages)
+        match = find_match(log, compared)
+        rest = [
+            _as_summary(message) if at < match.summaries else message
+            for at, message in enumerate(given)
+            if at not in match.known
+        ]
+        try:
+            if match.end < len(log):
+                first = log[match.end].seq
+                hidden.append(await hide_from(store, session, first, REWOUND, known))
+            appended = await append(rest, known.head.messages) if rest else []
+        except Stale:
+            continue
+        return Aligned(len(match.known), tuple(hidden), tuple(appended))
+
+
+def find_match(log: Sequence[Message], given: Sequence[Message]) -> Match:
+    """Return where a history continues a log.
+
+    It begins where the log begins. If the first messages differ, the client has dropped its oldest
+    messages, or has put a summary in their place: then it begins where most messages agree, if the
+    log ends there or two agree. A history that is nowhere in the log continues behind its end.
+    """
+    return _find([_likeness(m) for m in log], [_likeness(m) for m in given])
+
+
+def _find(log: Sequence[_Likeness], given: Sequence[_Likeness]) -> Match:
+    nowhere = Match(frozenset(), len(log))
+    if not log or not given:
+        return nowhere
+    match = _match_at(log, given, 0, 0)
+    if match.length:
+        return match
+    found = [
+        _match_at(log, given, skipped, at)
+        for skipped in range(min(len(given), _MOST_SKIPPED + 1))
+        for at in _places(log, given[skipped])
+    ]
+    sure = [match for match in found if match.length >= _SURE or match.end == len(log)]
+    return max(sure, key=lambda match: match.length, default=nowhere)
+
+
+def _places(log: Sequence[_Likeness], message: _Likeness) -> list[int]:
+    """Return the newest places of a message in a log, newest first."""
+    found = (at for at in reversed(range(len(log))) if _is_same(log[at], message))
+    return list(islice(found, _MOST_PLACES))
+
+
+def _likeness(message: Message) -> _Likeness:
+    """Return what a message is compared by.
+
+    Clients shorten results of tools, so a result is known by its call. Erased messages agree with
+    every text: it is not stored again.
+    """
+    if message.role == "tool":
+        return _Likeness("tool", "", (message.tool_call_id,))
+    if message.state != "live":
+        return _Likeness(message.role, None, ())
+    calls = tuple([call.id for call in message.tool_calls])
+    is_summary = message.meta.get(_SUMMARY) is True
+    return _Likeness(message.role, normalized(message.content), calls, is_summary)
+
+
+def _is_same(stored: _Likeness, given: _Likeness) -> bool:
+    return stored[:3] == given[:3] or (stored.text is None and stored.role == given.role)
+
+
+def _as_summary(message: Message) -> Message:
+    return replace(message, meta={**message.meta, _SUMMARY: True})
+
+
+def normalized(text: str) -> str:
+    """Return a text without what clients change: spaces, ends of lines, and composed letters."""
+    return " ".join(unicodedata.normalize("NFC", text).split())
+
+
+def _match_at(
+    log: Sequence[_Likeness], given: Sequence[_Likeness], skipped: int, start: int
+) -> Match:
+    """Return how far a history agrees with a log, from an index of each on.
+
+    Summaries that clients wrote are passed over: they were appended when they came.
+    """
+    later = [stored for stored in log[start:] if stored.is_summary]
+    known = {
+        index for index in range(skipped) if any(_is_same(stored, given[index]) for stored in later)
+    }
+    end, length = start, 0
+    for index in range(skipped, len(given)):
+        while end < len(log) and log[end].is_summary and not _is_same(log[end], given[index]):
+            end += 1
+        if end == len(log) or not _is_same(log[end], given[index]):
+            break
+        known.add(index)
+        end, length = end + 1, length + 1
+    while end < len(log) and log[end].is_summary:
+        end += 1
+    return Match(frozenset(known), end, length, skipped)
+
+
+async def _shown(
+    store: Store, session: SessionKey, ranges: HiddenRanges, end: int
+) -> list[Message]:
+    """Return the messages that a client may have: not notes, and not calls of the program."""
+    found: list[Message] = []
+    own: set[str] = set()
+    after = 0
+    while page := await store.read(session, after=after, until=end, limit=_PAGE):
+        for message in page:
+            if message.role == "assistant" and (message.source or "").startswith(TOOL_SOURCE):
+                own.update(call.id for call in message.tool_calls)
+            elif not (
+                ranges.hides(message.seq) or message.role == "system" or message.tool_call_id in own
+            ):
+                found.append(message)
+        after = page[-1].seq
+    return found
