@@ -142,7 +142,7 @@ VALUES: Final[Mapping[str, Value]] = {
     "Turn.arguments": always({"query": SECRET}),
     # all else
     "Session.append.messages": said,
-    "Session.align.messages": said,
+    "Session.align.messages": lambda asker, rng: [said(asker, rng)],
     "Turn.append.messages": said,
     "system_prompt": maybe(always("Be brief.")),
     "title": maybe(always("A title")),
