@@ -58,7 +58,7 @@ class Stack:
     services: Mapping[str, Any] = field(default_factory=dict)
     addresses: dict[str, str] = field(default_factory=dict)
     """Where each `name:port` of the compose file is on this machine."""
-    processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+    processes: dict[str, "subprocess.Popen[Any]"] = field(default_factory=dict)
     key: str = ""
     """An API key of the owner `ana`."""
 
