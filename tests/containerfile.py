@@ -87,6 +87,8 @@ class Built:
         into = self._work / target
         for each in given:
             found = source / each
+            if found == into:  # both stages are in one folder
+                continue
             if found.is_dir():
                 shutil.copytree(found, into, dirs_exist_ok=True, ignore=_CACHES, symlinks=True)
             else:

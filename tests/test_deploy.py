@@ -122,31 +122,37 @@ def test_the_commands_of_the_containerfile_make_a_server() -> None:
         built.build(DEPLOY / "Containerfile", INSIDE)
         assert not list(folder.glob("base/lib/python3*/site-packages/pip"))
         assert not (folder / "opt/keepthread/bin/pip").exists()
-        volume = folder / "var/lib/keepthread"
-        user: dict[str, Any] = {}
-        if os.geteuid() == 0 and python_is_reachable():
-            user = {"user": 10001, "group": 10001, "extra_groups": []}
-            shutil.chown(volume, 10001, 10001)
-        port = free_port()
-        here = {**built.environment, "KEEPTHREAD_SERVER_PORT": str(port)}
-        before = contents(folder, volume)
-        arguments: dict[str, Any] = {"env": here, "cwd": volume, **user}
-        create = [*built.command[:1], "keys", "create", "test"]
-        assert subprocess.check_output(create, **arguments).startswith(b"kt_")
-        process = subprocess.Popen(built.command, **arguments, stderr=subprocess.PIPE, text=True)
-        try:
-            assert process.stderr
-            while "Started server process" not in process.stderr.readline():
-                assert process.poll() is None
-            health = [word.replace(":8765", f":{port}") for word in built.health]
-            subprocess.run(health, **arguments, check=True, timeout=SECONDS)
-            process.send_signal(signal.SIGTERM)
-            process.communicate(timeout=SECONDS)
-        finally:
-            process.kill()
-        assert process.returncode == 0
-        assert contents(folder, volume) == before
-        assert (volume / "memory.db").exists()
+        check_server(built)
+
+
+def check_server(built: Built) -> None:
+    """Make a key, serve, ask for the health, stop; nothing outside of the volume changes."""
+    volume = built.folder / "var/lib/keepthread"
+    port = free_port()
+    arguments: dict[str, Any] = {
+        "env": {**built.environment, "KEEPTHREAD_SERVER_PORT": str(port)},
+        "cwd": volume,
+    }
+    if os.geteuid() == 0 and python_is_reachable():
+        arguments |= {"user": 10001, "group": 10001, "extra_groups": []}
+        shutil.chown(volume, 10001, 10001)
+    before = contents(built.folder, volume)
+    create = [*built.command[:1], "keys", "create", "test"]
+    assert subprocess.check_output(create, **arguments).startswith(b"kt_")
+    process = subprocess.Popen(built.command, **arguments, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr
+        while "Started server process" not in process.stderr.readline():
+            assert process.poll() is None
+        health = [word.replace(":8765", f":{port}") for word in built.health]
+        subprocess.run(health, **arguments, check=True, timeout=SECONDS)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=SECONDS)
+    finally:
+        process.kill()
+    assert process.returncode == 0
+    assert contents(built.folder, volume) == before
+    assert (volume / "memory.db").exists()
 
 
 def contents(folder: Path, without: Path) -> set[str]:

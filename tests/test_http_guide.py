@@ -54,7 +54,7 @@ def test_the_quick_start_in_typescript_prints_what_the_page_says(tmp_path: Path)
     ((source, printed),) = re.findall(
         r"^```ts\n(.*?)^```\n\n```text\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL
     )
-    program = tmp_path / "trip.ts"
+    program = tmp_path / "trip.mts"
     program.write_text(source)
     with listening("ram://") as server:
         key = server.key("ana")
