@@ -23,9 +23,7 @@ from keepthread.errors import KeepthreadError
 ROOT: Final = Path(__file__).resolve().parent.parent
 WORKERS: Final = 2
 PATIENCE: Final = 120.0
-CUT_SHARE: Final = 0.5
-"""How many connections are cut."""
-LONGEST: Final = 6000
+LONGEST: Final = 12_000
 """Bytes in one direction after which a connection is cut at the latest: some requests."""
 _CHUNK: Final = 1 << 16
 _RESET: Final = struct.pack("ii", 1, 0)
@@ -71,8 +69,7 @@ class Relay:
         both = (writer, far_writer)
         self._lines |= {*both}
         limits: dict[str, int | None] = {"requests": None, "responses": None}
-        if self._rng.random() < CUT_SHARE:
-            limits[self._rng.choice([*limits])] = self._rng.randrange(1, LONGEST)
+        limits[self._rng.choice([*limits])] = self._rng.randrange(1, LONGEST)
         try:
             await asyncio.gather(
                 self._pass_on(reader, far_writer, "requests", limits["requests"], both),
@@ -162,11 +159,15 @@ class Serving:
                 await self.process.wait()
                 await asyncio.sleep(0.1)
 
-    async def stop(self) -> None:
-        """Stop it as an operator does; it must end well, with all of its workers."""
+    def tell_to_stop(self) -> None:
+        """Stop it as an operator does."""
+        assert self.process
+        self.process.send_signal(signal.SIGTERM)
+
+    async def ended(self) -> None:
+        """Wait for its end, which must be a good one, with all of its workers."""
         assert self.process
         assert self._reading
-        self.process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(PATIENCE):
             await self._reading
             status = await self.process.wait()

@@ -48,7 +48,7 @@ OWNERS: Final = ("ann", "bob", "cy")
 """Of each tenant."""
 TURNS_PER_KILL: Final = 2000 / 30
 KILLS_PER_OUTAGE: Final = 5
-FEWEST_KILLS: Final = 2
+FEWEST_KILLS: Final = 1
 SMALL: Final = 200
 """Fewer turns than this do not wait until the claim of a dead worker ends."""
 HELD: Final = 6
@@ -110,9 +110,16 @@ async def stop_one(scene: Scene) -> None:
 
 async def stop_all(scene: Scene) -> None:
     """Stop the server, and start it again."""
-    await scene.worker()
-    await scene.serving.stop()
+    await stop_server(scene)
     await scene.serving.start()
+
+
+async def stop_server(scene: Scene) -> None:
+    """Stop the server; whatever its workers have begun, they finish."""
+    await scene.worker()
+    async with under_way(scene, scene.alive()):
+        scene.serving.tell_to_stop()
+    await scene.serving.ended()
 
 
 async def lose_all(scene: Scene) -> None:
@@ -320,7 +327,7 @@ async def prove(
                 for client in clients:
                     group.create_task(client.run())
                 group.create_task(suffer(scene, kills, progress))
-            await serving.stop()
+            await stop_server(scene)
         found = await read_store(url, TENANTS)
     return outcome(scene, found)
 
