@@ -23,6 +23,8 @@ from keepthread.errors import KeepthreadError
 ROOT: Final = Path(__file__).resolve().parent.parent
 WORKERS: Final = 2
 PATIENCE: Final = 120.0
+DEADLINE: Final = 60.0
+"""Seconds that a request may take: longer than a store waits for its server."""
 LONGEST: Final = 12_000
 """Bytes in one direction after which a connection is cut at the latest: some requests."""
 _CHUNK: Final = 1 << 16
@@ -207,7 +209,8 @@ class Serving:
     def _environment(self) -> dict[str, str]:
         kept = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
         folder = str(self.folder)
-        return {"HOME": folder, "XDG_CONFIG_HOME": folder, "PATH": os.defpath, **kept}
+        kept |= {"KEEPTHREAD_SERVER_DEADLINE": str(DEADLINE), "PATH": os.defpath}
+        return {"HOME": folder, "XDG_CONFIG_HOME": folder, **kept}
 
     async def _read(self, process: asyncio.subprocess.Process, serves: asyncio.Event) -> None:
         """Read the log until its end."""

@@ -53,8 +53,6 @@ SMALL: Final = 200
 """Fewer turns than this do not wait until the claim of a dead worker ends."""
 HELD: Final = 6
 """Requests that are under way when a worker is told to stop."""
-NOTICED: Final = 500
-"""How often an outage looks whether a client has noticed it."""
 STALLED: Final = 300.0
 
 
@@ -185,18 +183,18 @@ class under_way:  # noqa: N801 - used like a function
 
 
 async def go_away(scene: Scene, *, kill: bool) -> None:
-    """Take the database away, with a worker in the middle of it, until clients have noticed."""
+    """Take the database away, sometimes for so long that clients are told."""
     assert scene.place
     refused = scene.plan.statuses[503]
     how = scene.rng.choice((signal.SIGINT, signal.SIGKILL))
     await asyncio.to_thread(scene.place.go_down, how)
     if kill:
         await kill_one(scene)
-    for _ in range(NOTICED):
-        await asyncio.sleep(0.02)
-        if scene.plan.statuses[503] > refused:
-            break
     await asyncio.sleep(scene.rng.uniform(0, 2))
+    if scene.outages == 1 and not scene.plan.may_give_up:
+        await scene.serving.until(
+            "a client that is told", lambda: scene.plan.statuses[503] > refused
+        )
     await asyncio.to_thread(scene.place.come_back)
 
 
