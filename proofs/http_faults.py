@@ -25,8 +25,6 @@ WORKERS: Final = 2
 PATIENCE: Final = 120.0
 DEADLINE: Final = 60.0
 """Seconds that a request may take: longer than a store waits for its server."""
-LONGEST: Final = 12_000
-"""Bytes in one direction after which a connection is cut at the latest: some requests."""
 _CHUNK: Final = 1 << 16
 _RESET: Final = struct.pack("ii", 1, 0)
 _STARTED: Final = re.compile(r"Started server process \[(\d+)\]")
@@ -41,8 +39,10 @@ _RETRYABLE: Final = {
 class Relay:
     """Passes bytes on to the server, and cuts connections in the middle of what they carry."""
 
-    def __init__(self, port: int, rng: random.Random) -> None:
+    def __init__(self, port: int, rng: random.Random, longest: int) -> None:
+        """Take where the server is, and after how many bytes a connection is cut at the latest."""
         self.target = port
+        self.longest = longest
         self.port = 0
         self.cuts: Counter[str] = Counter()
         self._rng = rng
@@ -71,7 +71,7 @@ class Relay:
         both = (writer, far_writer)
         self._lines |= {*both}
         limits: dict[str, int | None] = {"requests": None, "responses": None}
-        limits[self._rng.choice([*limits])] = self._rng.randrange(1, LONGEST)
+        limits[self._rng.choice([*limits])] = self._rng.randrange(1, self.longest)
         try:
             await asyncio.gather(
                 self._pass_on(reader, far_writer, "requests", limits["requests"], both),

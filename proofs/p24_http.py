@@ -51,6 +51,8 @@ KILLS_PER_OUTAGE: Final = 5
 FEWEST_KILLS: Final = 1
 SMALL: Final = 200
 """Fewer turns than this do not wait until the claim of a dead worker ends."""
+LONGEST: Final = 12_000
+"""Bytes in one direction after which a connection is cut at the latest: some requests."""
 HELD: Final = 6
 """Requests that are under way when a worker is told to stop."""
 STALLED: Final = 300.0
@@ -310,7 +312,8 @@ async def prove(
     journal.sessions = {(person, id): id for person in everybody for id in SESSIONS}
     with tempfile.TemporaryDirectory() as folder:
         serving = Serving(Path(folder), url, free_port(), secrets=[*keys.values()])
-        relay = Relay(serving.port, random.Random(rng.getrandbits(32)))
+        longest = LONGEST // 4 if size < SMALL else LONGEST
+        relay = Relay(serving.port, random.Random(rng.getrandbits(32)), longest)
         async with AsyncExitStack() as stack:
             stack.callback(serving.close)
             await serving.start()

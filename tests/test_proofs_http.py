@@ -149,7 +149,7 @@ async def test_the_relay_cuts_in_both_directions() -> None:
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    relay = Relay(server.sockets[0].getsockname()[1], random.Random(1))
+    relay = Relay(server.sockets[0].getsockname()[1], random.Random(1), 12_000)
     async with server, relay.listening():
         while not all(relay.cuts[what] for what in ("requests", "responses")):
             reader, writer = await asyncio.open_connection("127.0.0.1", relay.port)
