@@ -9,7 +9,7 @@ import pytest
 from keepthread.apps.http.settings import HttpSettings
 from keepthread.protocols.server import LEASE
 from tests.http_app import Served, served
-from tests.http_world import http_world
+from tests.http_world import HttpWorld, http_world
 
 KEY = {"Idempotency-Key": "order-66"}
 
@@ -118,21 +118,68 @@ async def test_a_request_whose_worker_died_after_storing_is_stored_once(
     async with http_world("ram://") as world:
         client = await world.of("ann")
         await client.put("/sessions/s")
-        state, end_request = world.app.state.keepthread, world.tables.end_request
-
-        async def died(*_: Any) -> None:
-            """Note no response."""
-
-        setattr(world.tables, "end_request", died)  # noqa: B010 - a protocol's method
-        first = await client.post(path, json=body, headers=KEY)
-        setattr(world.tables, "end_request", end_request)  # noqa: B010
-        state.clock = lambda clock=state.clock: clock() + LEASE + 1
-        second = await client.post(path, json=body, headers=KEY)
+        first, second = await send_to_worker_that_dies(world, client, path, body)
         assert (first.status_code, second.status_code) == (201, 201)
         assert "Idempotency-Replayed" not in second.headers
         owned = world.memory.for_owner("ann")
         assert len(await (await owned.get_session("s")).messages()) == (path != "/sessions")
         assert len(await owned.list_sessions()) == 1 + (path == "/sessions")
+
+
+async def send_to_worker_that_dies(
+    world: HttpWorld, client: httpx2.AsyncClient, path: str, body: dict[str, Any]
+) -> tuple[httpx2.Response, httpx2.Response]:
+    """Send a request to a worker that does not note the response, and again when that is known."""
+    state, end_request = world.app.state.keepthread, world.tables.end_request
+
+    async def died(*_: Any) -> None:
+        """Note no response."""
+
+    setattr(world.tables, "end_request", died)  # noqa: B010 - a protocol's method
+    first = await client.post(path, json=body, headers=KEY)
+    setattr(world.tables, "end_request", end_request)  # noqa: B010
+    state.clock = lambda clock=state.clock: clock() + LEASE + 1
+    return first, await client.post(path, json=body, headers=KEY)
+
+
+@pytest.mark.parametrize("cache_turns", [0, 2])
+async def test_a_tools_result_whose_worker_died_after_storing_is_stored_once(
+    cache_turns: int,
+) -> None:
+    async with http_world("ram://") as world:
+        client = await world.of("ann")
+        await client.put("/sessions/s")
+        await client.post("/sessions/s/turns", json={"text": "hello", "id": "t"})
+        body = {"name": "look", "arguments": {}, "result": "seen", "cache_turns": cache_turns}
+        path = "/sessions/s/turns/t/tools"
+        first, second = await send_to_worker_that_dies(world, client, path, body)
+        session = await world.memory.for_owner("ann").get_session("s")
+        assert first.json() == second.json() == {"text": "seen"}
+        assert [m.role for m in await session.messages()] == ["user", "assistant", "tool"]
+        assert len(await session.cached_tools()) == (cache_turns > 0)
+
+
+async def test_a_cached_result_is_not_recorded_again_with_an_idempotency_key() -> None:
+    async with http_world("ram://") as world:
+        client = await world.of("ann")
+        await client.put("/sessions/s")
+        await client.post("/sessions/s/turns", json={"text": "hello", "id": "t"})
+        body = {"name": "look", "arguments": {}, "result": "seen", "cache_turns": 2}
+        path = "/sessions/s/turns/t/tools"
+        await client.post(path, json=body)
+        again = await client.post(path, json=body | {"result": "new"}, headers=KEY)
+        session = await world.memory.for_owner("ann").get_session("s")
+        assert again.json() == {"text": "seen"}
+        assert len(await session.messages()) == 3
+
+
+async def test_a_fork_whose_worker_died_is_made_once() -> None:
+    async with http_world("ram://") as world:
+        client = await world.of("ann")
+        await client.put("/sessions/s")
+        first, second = await send_to_worker_that_dies(world, client, "/sessions/s/fork", {})
+        assert first.json()["id"] == second.json()["id"]
+        assert len(await world.memory.for_owner("ann").list_sessions()) == 2
 
 
 async def test_a_new_key_is_stored_nowhere_also_not_as_a_response() -> None:

@@ -4,14 +4,18 @@ import asyncio
 import datetime as dt
 import ipaddress
 import json
+import logging
+import multiprocessing
 import os
 import re
 import signal
+import socket
 import ssl
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +31,10 @@ from keepthread.apps.cli.commands.serve import http_settings, serve
 from keepthread.apps.cli.invocation import Call
 from keepthread.apps.cli.settings.settings import settings_of
 from keepthread.apps.http.keys import KeyRights, create_key
-from keepthread.apps.http.serve import Bind, check
+from keepthread.apps.http.serve import Bind, Workers, check
 from keepthread.apps.http.settings import HttpSettings, is_loopback
-from keepthread.apps.http.worker import Work
-from keepthread.errors import InvalidInput
+from keepthread.apps.http.worker import STARTUP_FAILED, STORE_AWAY, Work, run_process
+from keepthread.errors import Damaged, InvalidInput, KeepthreadError, Unavailable
 from keepthread.models.tokens import Estimator
 
 PATIENCE = 240.0
@@ -110,6 +114,41 @@ async def test_workers_are_replaced_and_counted_together_and_stop_together(tmp_p
     assert sum("Finished server process" in line for line in running.lines) == 2
     secret = key["Authorization"].split("_", 2)[2]
     assert not any(secret in line for line in running.lines)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(Unavailable("away"), STORE_AWAY), (Damaged("broken"), STARTUP_FAILED)]
+)
+def test_a_worker_tells_whether_it_may_start_later(error: KeepthreadError, status: int) -> None:
+    @asynccontextmanager
+    async def open_memory() -> AsyncGenerator[Memory]:
+        raise error
+        yield
+
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(SystemExit) as ended:
+        run_process(Work(open_memory=open_memory, settings=HttpSettings()), listener)
+    root.handlers[:], root.level = handlers, level
+    assert ended.value.code == status
+
+
+def test_a_server_goes_on_while_a_worker_cannot_start_because_its_store_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("keepthread.apps.http.serve._PAUSE", 0.0)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    statuses = [STORE_AWAY, STORE_AWAY, STARTUP_FAILED]
+
+    def start() -> BaseProcess:
+        process = multiprocessing.get_context("fork").Process(
+            target=os._exit, args=(statuses.pop(0),)
+        )
+        process.start()
+        return process
+
+    assert Workers(start, 1, patience=PATIENCE).run() == STARTUP_FAILED
+    assert not statuses
 
 
 def certificate(folder: Path) -> tuple[str, str]:

@@ -29,6 +29,8 @@ from keepthread.errors import KeepthreadError
 from keepthread.memory.memory import Memory
 
 STARTUP_FAILED: Final = 3
+STORE_AWAY: Final = 4
+"""The status of a worker that may start later: its store was busy or away."""
 _KEEP_ALIVE: Final = 15
 _MAX_HEAD: Final = 32 * KIB
 _HOUR: Final = 3600.0
@@ -66,7 +68,8 @@ def run_process(work: Work, listener: socket.socket) -> None:
         asyncio.run(serve(work, listener))
     except (KeepthreadError, OSError) as error:
         LOG.error("failed to start", extra={"fields": {"error": type(error).__name__}})
-        sys.exit(STARTUP_FAILED)
+        is_away = isinstance(error, KeepthreadError) and error.retryable
+        sys.exit(STORE_AWAY if is_away else STARTUP_FAILED)
 
 
 async def serve(

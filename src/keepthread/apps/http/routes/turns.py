@@ -5,6 +5,7 @@ turn is entered but never left: a request that fails must not close the open too
 client may still answer them.
 """
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from fastapi import APIRouter, Response
@@ -33,6 +34,7 @@ from keepthread.apps.http.operations import (
 from keepthread.apps.http.replies import BuiltContext, RecordedText, TurnState, page_of, reply
 from keepthread.apps.http.routes.contexts import built
 from keepthread.errors import InvalidInput
+from keepthread.memory.tool_calls import pair, text_of, tool_request
 from keepthread.memory.turn import Turn
 from keepthread.types import Message
 
@@ -171,10 +173,30 @@ async def record_tool(
         return body.result
 
     resumed = await _resumed(caller, session, turn)
+    call_id, ids = body.call_id, ids_of(caller, turn)
+    if call_id is None and ids is not None:
+        if body.cache_turns:
+            found = await caller.memory.get_session(session)
+            author = resumed.user.author
+            cached = await found.cached_tool(body.name, body.arguments, author=author)
+            if cached is not None:
+                return reply(RecordedText(cached))
+        call_id = await _append_call(resumed, body, ids)
     text = await resumed.tool(
-        body.name, body.arguments, ran, call_id=body.call_id, cache_turns=body.cache_turns
+        body.name, body.arguments, ran, call_id=call_id, cache_turns=body.cache_turns
     )
     return reply(RecordedText(text))
+
+
+async def _append_call(turn: Turn, body: TurnToolBody, ids: Callable[[], str]) -> str:
+    """Append a tool's call and its result under ids that are given; return the id of the call.
+
+    An attempt whose worker died may have stored them: under the same ids they are stored once.
+    """
+    request = tool_request(body.name, body.arguments)
+    call, result = pair(request, text_of(body.result), ids)
+    await turn.append(call, result)
+    return call.tool_calls[0].id
 
 
 @operation(
