@@ -93,7 +93,7 @@ def _subjects(filled: Filled, requests: Requests) -> list[Subject]:
         Subject(
             "append",
             f"durable appends, {how}",
-            480,
+            160,
             Bar(0.5, at_least=True),
             requests.bare_appends,
             requests.appends,
@@ -102,7 +102,7 @@ def _subjects(filled: Filled, requests: Requests) -> list[Subject]:
         Subject(
             "context",
             f"contexts from {READ} messages, {how}",
-            320,
+            96,
             Bar(0.4, at_least=True),
             requests.bare_reads,
             requests.contexts,

@@ -1,7 +1,7 @@
 """Bare FastAPI routes over the same rows: one INSERT, one SELECT, and nothing around them.
 
-`python -m bench.http.bare URL PORT WORKERS` serves them. Bodies and replies are checked by models, as
-FastAPI's documentation shows it; there are no keys, limits, logs or retries.
+`python -m bench.http.bare URL PORT WORKERS` serves them. Bodies and replies are checked by models,
+as FastAPI's documentation shows it; there are no keys, limits, logs or retries.
 """
 
 import asyncio

@@ -32,15 +32,13 @@ async def measure(
         spent = await in_turn({name: append}, slices=1, count=count, pids=pids)
         return spent[name]
 
-    count = TASKS * (2 if run.quick else 100)
+    count = TASKS * (2 if run.quick else 25)
     rounds: list[dict[str, Spent]] = []
     await one("warm")
     for number in range(run.rounds):
         run.progress(f"event streams: round {number + 1} of {run.rounds}")
         found = {"without": await one("without")}
-        streams = [
-            await Listener.open(served.ours, requests.events(owner)) for owner in owners
-        ]
+        streams = [await Listener.open(served.ours, requests.events(owner)) for owner in owners]
         found["with"] = await one("with")
         await _all_heard(streams, count)
         for each in streams:
@@ -53,7 +51,7 @@ async def measure(
 async def _all_heard(streams: Sequence[Listener], count: int) -> None:
     """Wait until every append has been heard."""
     async with asyncio.timeout(30):
-        while sum(each.events for each in streams) < count:
+        while sum(each.events for each in streams) < count:  # noqa: ASYNC110 - of many
             await asyncio.sleep(0.05)
 
 
