@@ -9,6 +9,7 @@ from bench import ENOUGH_ROUNDS, Benchmark, Run
 from bench.chat import BENCHMARK as CHAT
 from bench.context import BENCHMARK as CONTEXT
 from bench.growth import BENCHMARK as GROWTH
+from bench.http import BENCHMARK as HTTP
 from bench.languages import BENCHMARK as LANGUAGES
 from bench.orchestrator import BENCHMARK as ORCHESTRATOR
 from bench.places import folders
@@ -33,6 +34,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         ORCHESTRATOR,
         POSTGRES,
         REDIS,
+        HTTP,
         GROWTH,
         CHAT,
         MEMORY,

@@ -36,6 +36,10 @@ ALLOWED: Mapping[str, tuple[set[str], str]] = {
     "http/app.py": ({"hold"}, "builds the application over an open memory"),
     "http/caller.py": ({"hold"}, "makes the handle of the credential's tenant and owner"),
     "http/state.py": ({"hold"}, "keeps the memory of a worker, and gives that of a tenant"),
+    "http/feeds.py": (
+        {"hold", "admin"},
+        "reads the changes of a tenant once, for the event streams of all its owners",
+    ),
     "http/worker.py": ({"hold", "store"}, "opens the memory of a worker, and the server's tables"),
     "http/serve.py": ({"store"}, "checks the store and its tables before workers start"),
     # A bot talks with many people, each with an owner of their own.

@@ -1,7 +1,9 @@
 """Server-sent events over a real connection: nothing is missed, nothing is said twice for long."""
 
+import asyncio
 import json
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,8 +12,11 @@ from typing import Any, NamedTuple
 import httpx2
 import pytest
 
+from keepthread.apps.http import feeds
+from keepthread.apps.http.feeds import PAGE, Batch, Watch
 from keepthread.apps.http.routes.events import stream
-from tests.http_world import Served, http_world, listening, url_of
+from keepthread.errors import Unavailable
+from tests.http_world import HttpWorld, Served, http_world, listening, url_of
 
 
 class Event(NamedTuple):
@@ -129,10 +134,114 @@ async def test_a_stream_ends_in_time_so_that_a_key_is_checked_again(tmp_path: Pa
         await state.prepare()
         caller = world.caller("ann")
         page = await memory.changes(limit=0)
-        pieces = [each async for each in stream(caller, page, state.stopping, lifetime=0)]
+        watch = Watch(memory, state.feed_of("default"), page.next)
+        events = stream(caller, Batch(page), watch, state.stopping, lifetime=0)
+        pieces = [each async for each in events]
         assert pieces[0] == b"retry: 1000\n\n"
         assert [piece.partition(b"\n")[0] for piece in pieces[1:]] == [b": waiting"]
         # A cursor whose changes are gone ends the stream with the reason.
         page.next = "x"
-        pieces = [each async for each in stream(caller, page, state.stopping, heartbeat=0.01)]
+        watch = Watch(memory, state.feed_of("default"), page.next)
+        events = stream(caller, Batch(page), watch, state.stopping, heartbeat=0.01)
+        pieces = [each async for each in events]
         assert pieces[-1].startswith(b'event: error\ndata: {"type": "invalid_input"')
+
+
+# --- streams that share their reads ---
+
+
+async def following(world: HttpWorld, owner: str) -> Watch:
+    """Return a watch that has joined the feed of its tenant."""
+    memory = world.memory.for_owner(owner)
+    page = await memory.changes(limit=0)
+    watch = Watch(memory, world.app.state.keepthread.feed_of("default"), page.next)
+    assert not (await watch.next(0)).page
+    return watch
+
+
+async def test_one_look_serves_all_streams_and_each_gets_its_owners_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owners = [f"owner {number}" for number in range(20)]
+    async with http_world(url_of(tmp_path)) as world:
+        watches = [await following(world, owner) for owner in [*owners, *owners]]
+        looks: Counter[str | None] = Counter()
+        read = world.memory.store.changes
+
+        async def counted(*, owner: str | None = None, **given: Any) -> Any:
+            looks[owner] += 1
+            return await read(owner=owner, **given)
+
+        # Tenants have stores of their own.
+        memory = world.app.state.keepthread.memory_of("default")
+        monkeypatch.setattr(memory.store, "changes", counted)
+        for owner in owners:
+            await world.memory.for_owner(owner).create_session(f"of {owner}")
+        found = await asyncio.gather(*(watch.next(30) for watch in watches))
+        assert [[(change.owner, change.session) for change in each.page] for each in found] == [
+            [(owner, f"of {owner}")] for owner in [*owners, *owners]
+        ]
+        assert set(looks) <= {None}  # nobody read a feed of an owner
+        assert found[0] is found[20]  # it is encoded once
+        for watch in watches:
+            watch.close()
+
+
+async def test_nothing_is_lost_or_repeated_while_a_stream_joins(tmp_path: Path) -> None:
+    async with http_world(url_of(tmp_path)) as world:
+        memory = world.memory.for_owner("ann")
+        start = (await memory.changes(limit=0)).next
+        names = [f"session {number:03}" for number in range(2 * PAGE + 30)]
+
+        async def write() -> None:
+            for name in names:
+                await memory.create_session(name)
+
+        writing = asyncio.create_task(write())
+        watch = Watch(memory, world.app.state.keepthread.feed_of("default"), start)
+        seen: list[str] = []
+        while len(seen) < len(names):
+            seen += [change.session for change in (await watch.next(30)).page]
+        await writing
+        assert seen == names
+        watch.close()
+
+
+async def test_a_stream_that_is_too_slow_reads_the_rest_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeds, "_MANY", 10)
+    async with http_world(url_of(tmp_path)) as world:
+        watch = await following(world, "ann")
+        memory = world.memory.for_owner("ann")
+        names = [f"session {number:03}" for number in range(50)]
+        for name in names:
+            await memory.create_session(name)
+        beside = await following(world, "bob")  # after this look, the first stream is full
+        seen: list[str] = []
+        while len(seen) < len(names):
+            seen += [change.session for change in (await watch.next(30)).page]
+        assert seen == names
+        watch.close()
+        beside.close()
+
+
+async def test_a_feed_that_fails_ends_its_streams_and_begins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with http_world(url_of(tmp_path)) as world:
+        watch = await following(world, "ann")
+
+        async def fails(**_: Any) -> Any:
+            raise Unavailable("away")
+
+        memory = world.app.state.keepthread.memory_of("default")
+        with monkeypatch.context() as patch:
+            patch.setattr(memory.store, "changes", fails)
+            with pytest.raises(Unavailable):
+                await watch.next(30)
+        watch.close()
+        again = await following(world, "ann")
+        await world.memory.for_owner("ann").create_session("s")
+        assert [change.session for change in (await again.next(30)).page] == ["s"]
+        again.close()

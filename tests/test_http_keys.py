@@ -1,5 +1,6 @@
 """API keys: each is unique, none is stored, and only the right one is accepted, while it holds."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from keepthread.apps.http.keys import (
     SCOPES,
     CheckedKey,
     KeyRights,
+    SharedKeyReads,
     check_key,
     create_key,
     id_in,
@@ -17,8 +19,8 @@ from keepthread.apps.http.keys import (
     revoke_key,
     rotate_key,
 )
-from keepthread.errors import InvalidInput, NotFound
-from keepthread.protocols.server import ServerTables
+from keepthread.errors import InvalidInput, NotFound, Unavailable
+from keepthread.protocols.server import ApiKey, ServerTables
 from keepthread.stores.ram import RamStore
 from keepthread.stores.sqlite import SQLiteStore
 
@@ -139,3 +141,68 @@ def test_a_whole_key_stands_for_its_id_and_is_never_repeated() -> None:
     with pytest.raises(InvalidInput) as refused:
         id_in(new.text[:-1])
     assert new.text[16:30] not in str(refused.value)
+
+
+# --- reads that requests share ---
+
+
+class SlowTables:
+    """Tables whose reads wait until a test lets them go on."""
+
+    def __init__(self) -> None:
+        self.key: ApiKey | None = None
+        self.reads: list[asyncio.Event] = []
+
+    async def get_key(self, id: str) -> ApiKey | None:
+        found, go_on = self.key, asyncio.Event()
+        self.reads.append(go_on)
+        await go_on.wait()
+        return found
+
+
+async def reads_of(tables: SlowTables, number: int) -> None:
+    """Wait until so many reads have begun."""
+    while len(tables.reads) < number:  # noqa: ASYNC110 - they are of one loop
+        await asyncio.sleep(0)
+
+
+async def test_requests_share_a_read_that_began_after_they_came() -> None:
+    tables = SlowTables()
+    shared = SharedKeyReads(tables)
+    tables.key = make_key(KeyRights("acme", frozenset({"read"}), "bot"), at=1.0).key
+    first = asyncio.create_task(shared.get_key("a"))
+    await reads_of(tables, 1)
+    later = [asyncio.create_task(shared.get_key("a")) for _ in range(9)]
+    other = asyncio.create_task(shared.get_key("b"))
+    await reads_of(tables, 2)  # that of the other key does not wait
+    later[0].cancel()  # its client is gone
+    known, tables.key = tables.key, None  # revoked: the read under way does not know it
+    tables.reads[0].set()
+    assert await first == known
+    await reads_of(tables, 3)
+    tables.reads[1].set()
+    tables.reads[2].set()
+    assert await asyncio.gather(*later[1:]) == [None] * 8
+    assert await other == known
+    assert len(tables.reads) == 3
+
+
+async def test_a_read_that_fails_fails_for_its_requests_alone() -> None:
+    class Away(SlowTables):
+        async def get_key(self, id: str) -> ApiKey | None:
+            await super().get_key(id)
+            if len(self.reads) == 1:
+                raise Unavailable("away")
+            return None
+
+    tables = Away()
+    shared = SharedKeyReads(tables)
+    first = asyncio.create_task(shared.get_key("a"))
+    await reads_of(tables, 1)
+    second = asyncio.create_task(shared.get_key("a"))
+    tables.reads[0].set()
+    with pytest.raises(Unavailable):
+        await first
+    await reads_of(tables, 2)
+    tables.reads[1].set()
+    assert await second is None

@@ -44,6 +44,41 @@ async def said(client: httpx2.AsyncClient, session: str, *texts: str) -> list[di
     return response.json()["items"]
 
 
+# --- sessions that a worker knows ---
+
+
+@pytest.mark.parametrize("end", ["deleted", "forgotten"])
+async def test_a_session_that_another_process_ended_takes_no_messages(
+    world: HttpWorld, ann: httpx2.AsyncClient, end: str
+) -> None:
+    """The worker used the session before, and knows it; the answer is as if it did not."""
+    await said(ann, "s", "before")
+    body = {"messages": [{"role": "user", "content": "again", "id": "m"}]}
+    assert (await ann.post("/sessions/s/messages", json=body)).status_code == 201
+    memory = world.memory.for_owner("ann")
+    if end == "deleted":
+        await memory.delete_session("s")
+    else:
+        await memory.forget(session="s")
+    for _ in range(2):  # also a message that was stored before
+        answer = await ann.post("/sessions/s/messages", json=body)
+        assert (answer.status_code, answer.json()["type"]) == (404, "session_not_found")
+    new = await memory.create_session("s")
+    answer = await ann.post("/sessions/s/messages", json={"messages": [{"role": "user"}]})
+    assert answer.status_code == 201
+    assert len(await new.messages(limit=10)) > 0
+
+
+async def test_a_known_session_is_not_that_of_another_owner_or_tenant(world: HttpWorld) -> None:
+    ann = await world.of("ann")
+    await said(ann, "s", "quetzal")
+    body = {"messages": [{"role": "user", "content": "x"}]}
+    for other in (await world.of("bob"), await world.of("ann", tenant="acme")):
+        answer = await other.post("/sessions/s/messages", json=body)
+        assert (answer.status_code, answer.json()["type"]) == (404, "session_not_found")
+    assert len((await ann.get("/sessions/s/messages")).json()["items"]) == 1
+
+
 # --- paths ---
 
 

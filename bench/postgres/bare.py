@@ -15,7 +15,7 @@ from keepthread.stores.codec import new_id
 TABLE = "CREATE TABLE bare (LIKE keepthread.messages, PRIMARY KEY (tenant, sid, seq))"
 """The columns of ours in their order, neither walls nor partitions, one index."""
 COPY = "INSERT INTO bare SELECT * FROM keepthread.messages ORDER BY seq, sid"
-_INSERT = b"""
+INSERT = b"""
 INSERT INTO bare (
     sid, seq, tokens, turn, turns, total, created_at, tenant, role, id, counter, digest,
     guard, extra, content
@@ -26,7 +26,7 @@ SELECT seq, id, role, content, extra, tokens, counter, turn, turns, total, creat
        digest, guard
 FROM bare WHERE tenant = {{}} AND sid = {{}} ORDER BY seq DESC LIMIT {READ}
 """
-_NEWEST = NEWEST.format("%s", "%s").encode()
+NEWEST_OF = NEWEST.format("%s", "%s").encode()
 
 
 class Bare:
@@ -57,7 +57,7 @@ class Bare:
     async def _append(self, task: int, count: int) -> None:
         execute = self._connections[task].execute
         for row in [self._row(task, seq) for seq in islice(self._places[task], count)]:
-            await execute(_INSERT, row)
+            await execute(INSERT, row)
 
     def _row(self, task: int, seq: int) -> tuple[Any, ...]:
         id, text = bytes.fromhex(new_id()), self._contents[seq % len(self._contents)]
@@ -79,7 +79,7 @@ class Bare:
     async def _newest(self, task: int, count: int) -> None:
         execute = self._connections[task].execute
         for sid in islice(self._sids[task], count):
-            cursor = await execute(_NEWEST, (self._tenant, sid), binary=True)
+            cursor = await execute(NEWEST_OF, (self._tenant, sid), binary=True)
             assert len(await cursor.fetchall()) == READ
 
     async def close(self) -> None:

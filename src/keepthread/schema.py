@@ -9,11 +9,11 @@ import inspect
 import textwrap
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
-from typing import Any, Final, Literal, NewType, cast
+from typing import Any, Final, Literal, NewType, TypeAlias, cast
 
 from keepthread.context.diff import ChangedPart, Difference, Move
 from keepthread.context.why import Why
@@ -95,20 +95,46 @@ def to_json(value: object) -> JSON:
 
     It has every field; bytes are hexadecimal.
     """
-    if value is None or isinstance(value, bool | int | str | float):
-        return value
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, Mapping):
-        items = cast("Mapping[object, object]", value).items()
-        return {str(name): to_json(each) for name, each in items}
-    if type(value) in _SHAPES:
-        return to_json(cast(Any, value).to_json())
-    if names := _names(type(value)):
-        return {name: to_json(getattr(value, name)) for name in names}
-    if isinstance(value, Sequence | set | frozenset):
-        return [to_json(each) for each in cast("Sequence[object]", value)]
-    raise TypeError(f"{type(value).__name__} has no JSON form")
+    return cast(JSON, value) if type(value) in _PLAIN else _form(type(value))(value)
+
+
+_PLAIN: Final = frozenset({types.NoneType, bool, int, float, str})
+_Form: TypeAlias = Callable[[Any], JSON]
+
+
+@cache
+def _form(kind: type) -> _Form:
+    """Return the function that turns values of a type into JSON."""
+    if issubclass(kind, bool | int | str | float):
+        return _itself
+    if issubclass(kind, bytes):
+        return bytes.hex
+    if issubclass(kind, Mapping):
+        return _object
+    if kind in _SHAPES:
+        return lambda value: to_json(value.to_json())
+    if names := _names(kind):
+        return partial(_fields, tuple(names))
+    if issubclass(kind, Sequence | set | frozenset):
+        return _array
+    raise TypeError(f"{kind.__name__} has no JSON form")
+
+
+def _itself(value: Any) -> JSON:
+    return value
+
+
+def _object(value: Mapping[object, object]) -> JSON:
+    return {str(name): to_json(each) for name, each in value.items()}
+
+
+def _fields(names: Sequence[str], value: object) -> JSON:
+    found = [(name, getattr(value, name)) for name in names]
+    return {name: each if type(each) in _PLAIN else to_json(each) for name, each in found}
+
+
+def _array(value: Sequence[object]) -> JSON:
+    return [to_json(each) for each in value]
 
 
 def _names(kind: type) -> list[str]:

@@ -49,6 +49,19 @@ def decode_name(of: Sequence[JSON], cursor: str) -> str:
     return check_id(position[0], "the name in the cursor")
 
 
+def feed_of(tenant: str, owner: str | None) -> tuple[JSON, ...]:
+    """Return the name of a feed of changes, for its cursors: of an owner, or of the tenant."""
+    return ("changes", tenant, owner)
+
+
+def owner_cursor(tenant: str, owner: str, cursor: str) -> str:
+    """Return the cursor of an owner's feed at the place of one of the tenant's feed.
+
+    Both feeds have the same order, so a place in one is a place in the other.
+    """
+    return encode_cursor(feed_of(tenant, owner), decode_cursor(feed_of(tenant, None), cursor))
+
+
 def check_position(position: Sequence[object], like: Sequence[type]) -> None:
     """Refuse a position that no page returned: its values have other types, or are out of range."""
     is_like = len(position) == len(like) and all(

@@ -23,7 +23,7 @@ from keepthread.protocols import (
 from keepthread.stores.backend import Append, Backend, Feed, Gather, Put, Tail
 from keepthread.stores.changes import change_of_record
 from keepthread.stores.codec import new_id
-from keepthread.stores.cursors import decode_cursor, encode_cursor
+from keepthread.stores.cursors import decode_cursor, encode_cursor, feed_of
 from keepthread.stores.links import names_in_record, nodes_above
 from keepthread.stores.listing import SessionListing, idle_page
 from keepthread.stores.records import (
@@ -305,7 +305,7 @@ class Front(Generic[B]):
         self, *, owner: str | None = None, after: str | None = None, limit: int = 100
     ) -> Page[Change]:
         check_filter(owner, "owner")
-        of = ("changes", self._tenant, owner)
+        of = feed_of(self._tenant, owner)
         position = None if after is None else decode_cursor(of, after)
         wanted = Feed(owner, position, check_count(limit, "limit"))
         found = await self.backend.changes(self._tenant, wanted)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from keepthread.apps.http.caller import OWNER_HEADER, Identity, identify, unauthenticated
-from keepthread.apps.http.keys import check_key
+from keepthread.apps.http.keys import SharedKeyReads, check_key
 from keepthread.apps.http.problems import Problem
 from keepthread.apps.http.state import WorkerState
 from keepthread.apps.http.tokens import Tokens
@@ -39,6 +39,7 @@ class Authentication:
         """Wrap an application."""
         self._app = app
         self._state = state
+        self._keys = SharedKeyReads(state.tables)
         self._tokens = Tokens(state.settings.issuers, state.clock)
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
@@ -55,7 +56,7 @@ class Authentication:
         return _with_owner(found, _one_header(scope, OWNER_HEADER))
 
     async def _by_key(self, text: str) -> Identity:
-        key = (await check_key(self._state.tables, text, at=self._state.clock())).key
+        key = (await check_key(self._keys, text, at=self._state.clock())).key
         if key is None:
             raise unauthenticated("invalid_key", _INVALID)
         return Identity(

@@ -14,10 +14,10 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from keepthread.apps.http.keys import SCOPES
 from keepthread.apps.http.problems import Problem
+from keepthread.apps.http.state import KnownSessions, WorkerState
 from keepthread.memory.owner import OwnerMemory
 
 if TYPE_CHECKING:
-    from keepthread.apps.http.state import WorkerState
     from keepthread.protocols.server import ServerTables
 
 OWNER_HEADER: Final = "Keepthread-Owner"
@@ -61,6 +61,8 @@ class Caller:
     """Signs cursors."""
     idempotency_key: str = ""
     """The `Idempotency-Key` of the request; empty if it has none."""
+    known: KnownSessions = field(default_factory=KnownSessions, repr=False)
+    """The sessions that this worker used last, of all owners."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ def identity_of(scope: Any) -> Identity | None:
     return scope.get("state", {}).get(_IDENTITY)
 
 
-def state_of(request: Request) -> "WorkerState":
+def state_of(request: Request) -> WorkerState:
     """Return the state of this worker: its tables, its settings, and whether it is stopping."""
     return request.app.state.keepthread
 
@@ -145,6 +147,7 @@ def _caller(request: Request, identity: Identity) -> Caller:
         scopes=identity.scopes,
         cursor_key=state.cursor_key,
         idempotency_key=request.headers.get(IDEMPOTENCY_HEADER, ""),
+        known=state.sessions,
     )
 
 

@@ -4,13 +4,14 @@ A key is `kt_<id>_<secret>`. The secret has 256 random bits, so its SHA-256 is e
 cannot be guessed, and the store does not hold it. Each change is written to the audit log.
 """
 
+import asyncio
 import hmac
 import re
 import secrets
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from keepthread.errors import InvalidInput, NotFound
 from keepthread.protocols.server import ApiKey, AuditEntry, ServerTables
@@ -92,7 +93,55 @@ def id_in(text: str) -> str:
     return form[1] if form else text
 
 
-async def check_key(tables: ServerTables, text: str, *, at: float) -> CheckedKey:
+class KeyReads(Protocol):
+    """Reads keys, as `ServerTables` do."""
+
+    async def get_key(self, id: str) -> ApiKey | None:
+        """Return a key as it is stored now, or None."""
+        ...
+
+
+class SharedKeyReads:
+    """Reads keys for requests; those that come at the same time with the same key share one read.
+
+    A read that began before a request came does not serve it. So a key that was revoked is refused
+    from then on, although a busy server reads it less often than it is shown.
+    """
+
+    def __init__(self, tables: KeyReads) -> None:
+        """Read from the tables of a server."""
+        self._tables = tables
+        self._running: dict[str, asyncio.Task[ApiKey | None]] = {}
+        self._coming: dict[str, asyncio.Task[ApiKey | None]] = {}
+
+    async def get_key(self, id: str) -> ApiKey | None:
+        """Return a key as it is stored now, or None."""
+        coming = self._coming.get(id)
+        if coming is None:
+            coming = asyncio.create_task(self._read(id, self._running.get(id)))
+            coming.add_done_callback(_retrieve)
+            self._coming[id] = coming
+        return await asyncio.shield(coming)
+
+    async def _read(self, id: str, before: "asyncio.Task[ApiKey | None] | None") -> ApiKey | None:
+        if before is not None:
+            await asyncio.wait([before])
+        # A request that comes from here on waits for the read after this one.
+        self._running[id] = task = self._coming.pop(id)
+        try:
+            return await self._tables.get_key(id)
+        finally:
+            if self._running[id] is task:
+                del self._running[id]
+
+
+def _retrieve(task: "asyncio.Task[ApiKey | None]") -> None:
+    """Take the error of a read whose requests are gone, which asyncio would log."""
+    if not task.cancelled():
+        task.exception()
+
+
+async def check_key(tables: KeyReads, text: str, *, at: float) -> CheckedKey:
     """Return the key that a client shows, if it is accepted at this time.
 
     An unknown id takes the same steps as a wrong secret.

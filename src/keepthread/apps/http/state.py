@@ -3,13 +3,46 @@
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
+from keepthread.apps.http.feeds import TenantFeed
 from keepthread.apps.http.settings import HttpSettings
 from keepthread.memory.memory import Memory
+from keepthread.memory.session import Session
 
 if TYPE_CHECKING:
     from keepthread.protocols.server import ServerTables
+
+_SESSIONS: Final = 4096
+
+
+class KnownSessions:
+    """Sessions that were used last, by tenant, owner and id: a handle of each, without a read.
+
+    Whoever uses one looks it up again if it is gone.
+    """
+
+    def __init__(self) -> None:
+        """Begin without sessions."""
+        self._known: dict[tuple[str, str, str], Session] = {}
+
+    def get(self, tenant: str, owner: str, id: str) -> Session | None:
+        """Return the session of an owner, if it was used lately."""
+        found = self._known.pop((tenant, owner, id), None)
+        if found is not None:
+            self._known[tenant, owner, id] = found  # at the end: it was used last
+        return found
+
+    def add(self, tenant: str, session: Session) -> None:
+        """Keep a session; the one that was not used for the longest time makes room."""
+        self._known[tenant, session.owner, session.id] = session
+        if len(self._known) > _SESSIONS:
+            del self._known[next(iter(self._known))]
+
+    def discard(self, tenant: str, session: Session) -> None:
+        """Drop a session that may be gone."""
+        self._known.pop((tenant, session.owner, session.id), None)
 
 
 class WorkerState:
@@ -29,7 +62,9 @@ class WorkerState:
         self.clock = clock
         self.stopping = asyncio.Event()
         """Set when the server begins to stop: event streams end, and `/readyz` says so."""
+        self.sessions = KnownSessions()
         self._memory = memory
+        self._feeds: dict[str, TenantFeed] = {}
         self._cursor_key = b""
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -47,6 +82,12 @@ class WorkerState:
     def memory_of(self, tenant: str) -> Memory:
         """Return a tenant's memory."""
         return self._memory.tenant(tenant)
+
+    def feed_of(self, tenant: str) -> TenantFeed:
+        """Return what reads the changes of a tenant for all event streams."""
+        if tenant not in self._feeds:
+            self._feeds[tenant] = TenantFeed(partial(self.memory_of, tenant), tenant)
+        return self._feeds[tenant]
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Start work that outlives its request; `finish` waits for it."""

@@ -16,6 +16,7 @@ from fastapi.responses import StreamingResponse
 from keepthread.apps.http.bodies import MAX_PAGE
 from keepthread.apps.http.caller import Caller, state_of
 from keepthread.apps.http.cursors import sign
+from keepthread.apps.http.feeds import PAGE, Batch, Watch
 from keepthread.apps.http.operations import Reads, operation, returns_bytes, returns_page
 from keepthread.apps.http.problems import problem_of
 from keepthread.apps.http.replies import cursor_of, page_of
@@ -25,7 +26,6 @@ from keepthread.types import Change, Page
 
 router: Final = APIRouter(prefix="/v1", tags=["events"])
 EVENT_STREAM: Final = "text/event-stream"
-PAGE: Final = 100
 HEARTBEAT: Final = 15.0
 """Seconds after which a stream without events sends a comment, so that proxies keep it open."""
 LIFETIME: Final = 300.0
@@ -61,7 +61,9 @@ async def watch_events(
     start = cursor_of(caller, _NAME, last_event_id or after or None)
     limit = PAGE if start else 0
     page = await caller.memory.changes(after=start, limit=limit)
-    events = stream(caller, page, state_of(request).stopping)
+    state = state_of(request)
+    watch = Watch(caller.memory, state.feed_of(caller.tenant), page.next)
+    events = stream(caller, Batch(page), watch, state.stopping)
     return StreamingResponse(events, media_type=EVENT_STREAM, headers=_HEADERS)
 
 
@@ -89,30 +91,30 @@ async def list_changes(
 
 async def stream(
     caller: Caller,
-    page: Page[Change],
+    batch: Batch,
+    watch: Watch,
     stopping: asyncio.Event,
     *,
     heartbeat: float = HEARTBEAT,
     lifetime: float = LIFETIME,
 ) -> AsyncGenerator[bytes]:
-    """Yield events, the given page first, until the server stops or the time is over."""
+    """Yield events, the given ones first, until the server stops or the time is over."""
     end = time.monotonic() + lifetime
     stop = asyncio.ensure_future(stopping.wait())
     try:
         yield b"retry: 1000\n\n"
         while True:
-            yield encoded(caller, page)
+            batch.data = batch.data or encoded(caller, batch.page)
+            yield batch.data
             left = end - time.monotonic()
             if stop.done() or left <= 0:
                 return
-            reading = asyncio.ensure_future(
-                caller.memory.changes(after=page.next, limit=PAGE, wait=min(heartbeat, left))
-            )
+            reading = asyncio.ensure_future(watch.next(min(heartbeat, left)))
             try:
                 await asyncio.wait({reading, stop}, return_when=asyncio.FIRST_COMPLETED)
                 if not reading.done():
                     return
-                page = reading.result()
+                batch = reading.result()
             except KeepthreadError as error:
                 yield _event("error", json.dumps(problem_of(error).body()))
                 return
@@ -120,6 +122,7 @@ async def stream(
                 reading.cancel()
     finally:
         stop.cancel()
+        watch.close()
 
 
 def encoded(caller: Caller, page: Page[Change]) -> bytes:

@@ -1,10 +1,12 @@
 """Messages of a session: read them in either order, append some."""
 
+from contextlib import suppress
 from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Query, Response
 
 from keepthread.apps.http.bodies import AppendBody, HistoryBody
+from keepthread.apps.http.caller import Caller
 from keepthread.apps.http.idempotency import with_ids
 from keepthread.apps.http.operations import (
     OF_SESSIONS,
@@ -19,6 +21,7 @@ from keepthread.apps.http.operations import (
     returns_page,
 )
 from keepthread.apps.http.replies import MessageText, cursor_of, page_of, reply
+from keepthread.errors import SessionGone
 from keepthread.memory.alignment import Aligned
 from keepthread.memory.session import Session
 from keepthread.stores.cursors import check_position, decode_cursor, encode_cursor
@@ -91,12 +94,33 @@ async def append_messages(caller: Writes, session: SessionId, body: AppendBody) 
     without ids, if the request has an `Idempotency-Key`. With `expect`
     the request is refused (`stale`) if others appended in the meantime.
     """
-    found = await caller.memory.get_session(session)
-    messages = with_ids(caller, found.key, [each.message() for each in body.messages])
-    stored = await found.append(*messages, expect=body.expect)
-    response = page_of(caller, "append_messages", stored)
+    response = page_of(caller, "append_messages", await _append(caller, session, body))
     response.status_code = 201
     return response
+
+
+async def _append(caller: Caller, id: str, body: AppendBody) -> list[Message]:
+    """Append to a session that an earlier request found, or else to the one of that id now.
+
+    A session that was deleted takes no messages, and one that was forgotten returns what is left of
+    them. Either is then looked up, so the answer is that of a worker which never used it.
+    """
+    known = caller.known.get(caller.tenant, caller.owner, id)
+    if known is not None:
+        with suppress(SessionGone):
+            stored = await _append_to(caller, known, body)
+            if all(each.state == "live" for each in stored):
+                return stored
+        caller.known.discard(caller.tenant, known)
+    found = await caller.memory.get_session(id)
+    stored = await _append_to(caller, found, body)
+    caller.known.add(caller.tenant, found)
+    return stored
+
+
+async def _append_to(caller: Caller, session: Session, body: AppendBody) -> list[Message]:
+    messages = with_ids(caller, session.key, [each.message() for each in body.messages])
+    return await session.append(*messages, expect=body.expect)
 
 
 @operation(
