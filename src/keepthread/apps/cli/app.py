@@ -51,6 +51,11 @@ GROUPS: Final[Mapping[str, Mapping[str, Listed]]] = {
     "Serve": {
         "serve": Listed("serve", "serve", "Serve the memory over HTTP, until Ctrl-C."),
         "keys": Listed("keys", "keys", "Make and manage the API keys of the HTTP server."),
+        "mcp": Listed(
+            "mcp",
+            "mcp",
+            "Serve the memory to coding agents and assistants, over the Model Context Protocol.",
+        ),
     },
     "Browse": {
         "sessions": Listed("sessions", "sessions", "List sessions, latest activity first."),

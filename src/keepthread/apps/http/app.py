@@ -13,6 +13,7 @@ from keepthread.apps.http.caller import OWNER_HEADER, state_of
 from keepthread.apps.http.idempotency import HEADER, REPLAYED, Idempotency
 from keepthread.apps.http.json_input import JsonInput
 from keepthread.apps.http.limits import Deadlines, KeyLimits
+from keepthread.apps.http.mcp import add_mcp
 from keepthread.apps.http.origins import Origins
 from keepthread.apps.http.problems import Problem
 from keepthread.apps.http.routes import add_routes
@@ -51,6 +52,7 @@ def create_app(
     problems.install(app)
     app.include_router(router)
     add_routes(app)
+    add_mcp(app)
     _add_layers(app, state, count)
     return app
 

@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 from keepthread.apps.http.caller import OWNER_HEADER, Identity, identify, unauthenticated
 from keepthread.apps.http.keys import SharedKeyReads, check_key
+from keepthread.apps.http.mcp import METADATA_PATHS, with_metadata
 from keepthread.apps.http.problems import Problem
 from keepthread.apps.http.state import WorkerState
 from keepthread.apps.http.tokens import Tokens
@@ -19,7 +20,7 @@ from keepthread.stores.validation import check_id
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-PUBLIC: Final = frozenset({"/livez", "/readyz", "/openapi.json"})
+PUBLIC: Final = frozenset({"/livez", "/readyz", "/openapi.json", *METADATA_PATHS})
 """The paths that need no credential; they show nothing of any tenant."""
 
 _PREFIX: Final = "kt_"
@@ -46,7 +47,10 @@ class Authentication:
         """Authenticate one request."""
         if scope["type"] == "http" and scope["path"] not in PUBLIC:
             await self._state.prepare()
-            identify(scope, await self.identity(scope))
+            try:
+                identify(scope, await self.identity(scope))
+            except Problem as problem:
+                raise with_metadata(problem, scope, self._state.settings) from None
         await self._app(scope, receive, send)
 
     async def identity(self, scope: "Scope") -> Identity:

@@ -93,7 +93,7 @@ def state_of(request: Request) -> WorkerState:
 
 def needs(scope: str) -> Any:
     """Return a dependency: the `Caller` if the credential has the scope, else a problem."""
-    return Depends(_dependency(scope, _caller))
+    return Depends(_dependency(scope, caller_of))
 
 
 def needs_identity(scope: str) -> Any:
@@ -115,23 +115,29 @@ def _dependency(scope: str, make: Callable[[Request, Identity], Any]) -> Callabl
         _: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)],
     ) -> Any:
         request.scope.setdefault("state", {})[ROUTE] = request.scope.get("route")
-        identity = identity_of(request.scope)
-        if identity is None:
-            raise unauthenticated("unauthenticated", "This path needs a key.")
-        if scope not in identity.scopes:
-            raise Problem(
-                403,
-                "scope_required",
-                f"This needs a key with the scope {scope}; `keepthread keys create` makes one.",
-                headers={"WWW-Authenticate": _challenge("insufficient_scope", scope)},
-            )
-        return make(request, identity)
+        return make(request, authorized(request.scope, scope))
 
     dependency.__name__ = f"needs_{scope}"
     return dependency
 
 
-def _caller(request: Request, identity: Identity) -> Caller:
+def authorized(request_scope: Any, scope: str) -> Identity:
+    """Return who sent a request, if the credential has the scope; else raise a problem."""
+    identity = identity_of(request_scope)
+    if identity is None:
+        raise unauthenticated("unauthenticated", "This path needs a key.")
+    if scope not in identity.scopes:
+        raise Problem(
+            403,
+            "scope_required",
+            f"This needs a key with the scope {scope}; `keepthread keys create` makes one.",
+            headers={"WWW-Authenticate": _challenge("insufficient_scope", scope)},
+        )
+    return identity
+
+
+def caller_of(request: Request, identity: Identity) -> Caller:
+    """Return the caller: the memory of the owner that the request is about."""
     if identity.owner is None:
         raise Problem(
             400,

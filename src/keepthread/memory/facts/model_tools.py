@@ -122,7 +122,7 @@ class MemoryTools:
         if tool is None:
             return f"error: there is no tool {sanitize(name)[:60]!r}"
         try:
-            given = _arguments(arguments, tool)
+            given = checked_arguments(arguments, tool)
             return await (self._remember if name == REMEMBER else self._find)(given)
         except (InvalidInput, Unsupported) as error:
             return f"error: {sanitize(str(error))}"
@@ -175,8 +175,8 @@ class MemoryTools:
         return sanitize(dumps(list(hits[:MOST_HITS]), "what was found").decode())
 
 
-def _arguments(arguments: str | Mapping[str, JSON], tool: Tool) -> Mapping[str, Any]:
-    """Return a model's arguments, checked against the tool's schema."""
+def checked_arguments(arguments: str | Mapping[str, JSON], tool: Tool) -> Mapping[str, Any]:
+    """Return a model's arguments, checked against the tool's schema, which has limits for all."""
     value: object = arguments
     if isinstance(arguments, str):
         if len(arguments) > _MOST_ARGUMENTS:

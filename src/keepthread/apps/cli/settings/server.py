@@ -110,7 +110,10 @@ class ServerSettings:
         stands_for="API keys only",
     )
     audience: str | None = setting(
-        None, optional(TEXT), "The claim `aud` of its tokens for this server.", project=False
+        None,
+        optional(TEXT),
+        "The claim `aud` of its tokens for this server; for MCP clients the address of `/mcp`.",
+        project=False,
     )
     jwks: str | None = setting(
         None,

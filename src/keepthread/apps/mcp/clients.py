@@ -1,0 +1,137 @@
+"""Clients of the MCP server: where each keeps its settings, and what an entry looks like there.
+
+`with_entry` and `without_entry` change a text; all other entries and all comments stay as they are.
+"""
+
+import json
+import os
+import sys
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple, cast
+
+from keepthread.apps.mcp import json_edit, toml_edit
+from keepthread.errors import InvalidInput
+
+NAME: Final = "keepthread"
+"""The name of the entry."""
+
+
+class SettingsFile(NamedTuple):
+    """The settings of a client: which file, and where its servers are in it."""
+
+    title: str
+    container: str
+    path: Callable[[Mapping[str, str], Path], Path]
+    """Returns the file, from the environment and the home folder."""
+    typed: bool = False
+    """Whether an entry says that it is a program."""
+
+    def is_toml(self, path: Path) -> bool:
+        """Return whether the file is TOML; all others are JSON, with comments or without."""
+        return path.suffix == ".toml"
+
+    def entry(self, command: Sequence[str]) -> dict[str, Any]:
+        """Return the entry of a program to start."""
+        kind = {"type": "stdio"} if self.typed else {}
+        return {**kind, "command": command[0], "args": list(command[1:])}
+
+
+def _claude(environ: Mapping[str, str], home: Path) -> Path:
+    return Path(environ.get("CLAUDE_CONFIG_DIR") or home) / ".claude.json"
+
+
+def _codex(environ: Mapping[str, str], home: Path) -> Path:
+    return Path(environ.get("CODEX_HOME") or home / ".codex") / "config.toml"
+
+
+def _gemini(_: Mapping[str, str], home: Path) -> Path:
+    return home / ".gemini" / "settings.json"
+
+
+def _cursor(_: Mapping[str, str], home: Path) -> Path:
+    return home / ".cursor" / "mcp.json"
+
+
+def _code(environ: Mapping[str, str], home: Path) -> Path:
+    if sys.platform == "darwin":
+        folder = home / "Library" / "Application Support"
+    elif os.name == "nt":
+        folder = Path(environ.get("APPDATA") or home / "AppData" / "Roaming")
+    else:
+        folder = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
+    return folder / "Code" / "User" / "mcp.json"
+
+
+CLIENTS: Final[Mapping[str, SettingsFile]] = {
+    "claude-code": SettingsFile("Claude Code", "mcpServers", _claude, typed=True),
+    "codex": SettingsFile("Codex", "mcp_servers", _codex),
+    "gemini": SettingsFile("Gemini CLI", "mcpServers", _gemini),
+    "vscode": SettingsFile("VS Code", "servers", _code, typed=True),
+    "cursor": SettingsFile("Cursor", "mcpServers", _cursor, typed=True),
+}
+
+
+def snippet(client: SettingsFile, path: Path, command: Sequence[str]) -> str:
+    """Return a settings file that has nothing but the entry."""
+    return with_entry(client, path, "", command)
+
+
+def with_entry(client: SettingsFile, path: Path, text: str, command: Sequence[str]) -> str:
+    """Return the text of a settings file with the entry, new or in place of an earlier one."""
+    entry, place = client.entry(command), (client.container, NAME)
+    edit = toml_edit if client.is_toml(path) else json_edit
+    after = edit.with_value(text, place, entry)
+    known = _parsed(client, path, after)
+    _check(client, path, text, after)
+    if known.get(client.container, {}).get(NAME) != entry:
+        raise _by_hand(path)
+    return after
+
+
+def without_entry(client: SettingsFile, path: Path, text: str) -> str:
+    """Return the text of a settings file without the entry; the same text if it has none."""
+    place = (client.container, NAME)
+    edit = toml_edit if client.is_toml(path) else json_edit
+    after = edit.without_value(text, place)
+    _check(client, path, text, after)
+    if NAME in _parsed(client, path, after).get(client.container, {}):
+        raise _by_hand(path)
+    return after
+
+
+def _check(client: SettingsFile, path: Path, before: str, after: str) -> None:
+    """Refuse a change that would reach another entry."""
+    kept = [_parsed(client, path, text) for text in (before, after)]
+    for each in kept:
+        others = {name: it for name, it in each.pop(client.container, {}).items() if name != NAME}
+        each.update({client.container: others} if others else {})
+    if kept[0] != kept[1]:
+        raise _by_hand(path)
+
+
+def _parsed(client: SettingsFile, path: Path, text: str) -> dict[str, Any]:
+    """Return the settings as a value."""
+    try:
+        if client.is_toml(path):
+            return tomllib.loads(text)
+        value: Any = json.loads(json_edit.plain(text) or "{}")
+    except ValueError:
+        raise InvalidInput(
+            f"{path} cannot be read as {'TOML' if client.is_toml(path) else 'JSON'}; repair it"
+            " first, or add the entry by hand"
+        ) from None
+    if not isinstance(value, dict):
+        raise _by_hand(path)
+    found = cast("dict[str, Any]", value)
+    if not isinstance(found.get(client.container, {}), dict):
+        raise _by_hand(path)
+    return found
+
+
+def _by_hand(path: Path) -> InvalidInput:
+    return InvalidInput(
+        f"{path} is written in a way that cannot be changed safely; change it by hand:"
+        " `keepthread mcp install CLIENT` prints the entry"
+    )

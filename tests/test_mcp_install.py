@@ -1,0 +1,246 @@
+"""`keepthread mcp install`: the entry in each client's own file, and nothing else changed."""
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from keepthread.apps.mcp import json_edit
+from keepthread.apps.mcp.clients import CLIENTS, SettingsFile, snippet, with_entry, without_entry
+from keepthread.errors import InvalidInput
+from tests.preloaded import KEEPTHREAD
+from tests.seeds import examples
+from tests.test_cli import keepthread
+
+ROOT = Path(__file__).parents[1]
+RUN = [sys.executable, "-m", "keepthread"]
+"""How a program that was not started by its own name is started again."""
+COMMAND = ["/usr/bin/keepthread", "mcp"]
+PROGRAM: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "stdio"},
+        "command": {"type": "string", "minLength": 1},
+        "args": {"type": "array", "items": {"type": "string"}},
+    },
+    "required": ["command", "args"],
+    "additionalProperties": False,
+}
+"""What all clients document of a server that they start."""
+DOCUMENTED: dict[str, tuple[str, str, bool]] = {
+    "claude-code": (".claude.json", "mcpServers", True),
+    "codex": (".codex/config.toml", "mcp_servers", False),
+    "gemini": (".gemini/settings.json", "mcpServers", False),
+    "vscode": (".config/Code/User/mcp.json", "servers", True),
+    "cursor": (".cursor/mcp.json", "mcpServers", True),
+}
+"""The file in the home folder, the key of its servers, and whether a server has a type."""
+OTHERS = {
+    "json": '{\n  // mine\n  "theme": "dark", /* dark */\n  "%s": {\n'
+    '    "other": {"command": "x"} // keep\n  },\n}\n',
+    "toml": 'model = "o5" # mine\n\n[%s.other]\ncommand = "x" # keep\n\n[tui]\nx = 1\n',
+}
+
+
+def read(path: Path, text: str) -> Any:
+    return tomllib.loads(text) if path.suffix == ".toml" else json.loads(json_edit.plain(text))
+
+
+def started(entry: dict[str, Any]) -> list[str]:
+    return [entry["command"], *entry["args"]]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_a_client_is_connected_and_the_rest_of_its_file_stays(name: str, home: Path) -> None:
+    where, container, typed = DOCUMENTED[name]
+    path = home / where
+    before = OTHERS[path.suffix[1:]] % container
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(before)
+    done = keepthread("mcp", "install", name, "--store", "work.db", "--write")
+    assert done.returncode == 0, done.stderr
+    added = [line for line in done.stderr.splitlines() if line.startswith("  +")]
+    assert added
+    after = path.read_text()
+    assert all(line.strip().lstrip("+") in after for line in added)
+    assert after.count("mine") == after.count("keep\n") == 1
+    servers = read(path, after)[container]
+    Draft202012Validator(PROGRAM).validate(servers["keepthread"])
+    assert ("type" in servers["keepthread"]) == typed
+    assert servers["other"] == {"command": "x"}
+    assert started(servers["keepthread"]) == [*RUN, "mcp", "--store", str(home / "work.db")]
+    again = keepthread("mcp", "install", name, "--store", "work.db", "--write")
+    assert "has this entry already, and stays as it is" in again.stderr
+    gone = keepthread("mcp", "install", name, "--remove")
+    assert "is no longer connected" in gone.stderr
+    assert path.read_text() == before
+
+
+def test_without_write_the_entry_is_printed_and_nothing_is_written(home: Path) -> None:
+    for name, (where, container, _) in DOCUMENTED.items():
+        path = home / where
+        shown = keepthread("mcp", "install", name)
+        assert started(read(path, shown.stdout)[container]["keepthread"]) == [*RUN, "mcp"]
+        assert f"Add this to {path}" in shown.stderr
+        assert not path.exists()
+        as_json = json.loads(keepthread("mcp", "install", name, "--json").stdout)
+        assert (as_json["client"], as_json["file"]) == (name, str(path))
+        assert as_json["entry"].strip() == shown.stdout.strip()
+
+
+def test_the_entry_names_the_program_by_its_full_path(home: Path) -> None:
+    shown = subprocess.check_output(
+        [KEEPTHREAD, "mcp", "install", "codex"], text=True, stderr=subprocess.DEVNULL
+    )
+    entry = tomllib.loads(shown)["mcp_servers"]["keepthread"]
+    assert started(entry) == [str(KEEPTHREAD), "mcp"]
+
+
+def test_another_file_and_a_new_one(home: Path) -> None:
+    path = home / "project" / ".mcp.json"
+    options = ("--file", str(path), "--allow-forget", "--write")
+    assert keepthread("mcp", "install", "claude-code", *options).returncode == 0
+    entry = json.loads(path.read_text())["mcpServers"]["keepthread"]
+    assert started(entry) == [*RUN, "mcp", "--allow-forget"]
+    assert path.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("emacs",), "there is no client 'emacs'; there are claude-code, codex"),
+        (("codex", "--write", "--remove"), "not both"),
+        (("codex", "--store", "postgresql://me:secret@db/x"), "holds a password"),
+    ],
+)
+def test_a_mistake_is_explained(arguments: tuple[str, ...], reason: str, home: Path) -> None:
+    done = keepthread("mcp", "install", *arguments)
+    assert done.returncode == 2
+    assert reason in done.stderr
+    assert "secret" not in done.stderr
+
+
+BROKEN = ("[1]", '{"mcpServers": []}', "{", '{"mcpServers": {"a": }}', "{} {}")
+
+
+@pytest.mark.parametrize("text", BROKEN)
+def test_a_file_that_cannot_be_read_is_left_alone(text: str, home: Path) -> None:
+    path = home / ".cursor" / "mcp.json"
+    path.parent.mkdir()
+    path.write_text(text)
+    for option in ("--write", "--remove"):
+        done = keepthread("mcp", "install", "cursor", option)
+        assert (done.returncode, path.read_text()) == (2, text)
+        assert "by hand" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'mcp_servers = {keepthread = {command = "x"}}\n',
+        'x = """\n[mcp_servers.keepthread]\n"""\n[mcp_servers]\nkeepthread.command = "x"\n',
+    ],
+)
+def test_a_table_in_another_form_is_left_alone(text: str) -> None:
+    client = CLIENTS["codex"]
+    for change in (with_entry, without_entry):
+        with pytest.raises(InvalidInput, match="by hand"):
+            change(client, Path("c.toml"), text, *([COMMAND] if change is with_entry else []))
+
+
+# --- laws of the texts ---
+
+NAMES = st.sampled_from(["a", "keepthread2", "\\u00e9", 'q"uote', "{", "//", "/*", "x y"])
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | NAMES,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(NAMES, inner, max_size=2),
+    max_leaves=5,
+)
+COMMENTS = st.sampled_from(["", " ", "\n", " // a comment {\n", "/* } , */", "\n\n\t"])
+
+
+@st.composite
+def documents(draw: Any) -> str:
+    """Return a JSON text with comments, as people write it."""
+
+    def written(value: Any) -> str:
+        if not isinstance(value, dict):
+            return json.dumps(value)
+        blank = [draw(COMMENTS) for _ in range(4)]
+        members = [f"{blank[0]}{json.dumps(k)}{blank[1]}:{written(v)}" for k, v in value.items()]
+        trailing = "," if members and draw(st.booleans()) else ""
+        return "{" + f"{blank[2]},".join(members) + blank[2] + trailing + blank[3] + "}"
+
+    root = draw(st.dictionaries(NAMES, VALUES, max_size=2))
+    if draw(st.booleans()):
+        root["mcpServers"] = draw(st.dictionaries(NAMES, VALUES, min_size=1, max_size=2))
+    return draw(COMMENTS) + written(root) + draw(COMMENTS)
+
+
+@given(documents())
+@settings(max_examples=examples(60), deadline=None)
+def test_an_entry_comes_and_goes_and_every_other_value_and_comment_stays(text: str) -> None:
+    client, path = CLIENTS["cursor"], Path("mcp.json")
+    before = json.loads(json_edit.plain(text))
+    after = with_entry(client, path, text, COMMAND)
+    value = json.loads(json_edit.plain(after))
+    assert value["mcpServers"].pop("keepthread") == client.entry(COMMAND)
+    assert value == before | {"mcpServers": before.get("mcpServers", {})}
+    assert with_entry(client, path, after, COMMAND) == after
+    for comment in ("// a comment {", "/* } , */"):
+        assert after.count(comment) == text.count(comment)
+    gone = without_entry(client, path, after)
+    assert json.loads(json_edit.plain(gone)) == value
+    if "mcpServers" in before:
+        assert "".join(gone.split()) == "".join(text.split())
+
+
+@given(
+    st.lists(
+        st.sampled_from(["a = 1", "# c", "", '[t]\nx = """\n[y]\n"""', "[u.v] # d"]), unique=True
+    )
+)
+def test_a_table_comes_and_goes_and_every_other_line_stays(parts: list[str]) -> None:
+    client, path = CLIENTS["codex"], Path("config.toml")
+    text = "".join(f"{part}\n" for part in parts)
+    after = with_entry(client, path, text, COMMAND)
+    assert after.startswith(text)
+    assert with_entry(client, path, after + "\n[w]\n", COMMAND) == after + "\n[w]\n"
+    assert without_entry(client, path, after) == text
+
+
+def test_the_guide_shows_the_entries_that_are_written() -> None:
+    guide = (ROOT / "docs" / "how-to" / "coding-agents.md").read_text()
+    command = ["/home/ana/.local/bin/keepthread", "mcp"]
+    for name in ("claude-code", "codex"):
+        where = DOCUMENTED[name][0]
+        kind = "toml" if where.endswith("toml") else "json"
+        assert f"```{kind}\n{snippet(CLIENTS[name], Path(where), command)}```" in guide
+    for name, client in CLIENTS.items():
+        assert f"| {client.title} |" in guide
+        assert f"`{name}`" in guide
+
+
+def test_every_client_has_a_documented_file() -> None:
+    assert set(CLIENTS) == set(DOCUMENTED)
+    for name, client in CLIENTS.items():
+        assert isinstance(client, SettingsFile)
+        where, container, _ = DOCUMENTED[name]
+        assert client.container == container
+        assert snippet(client, Path(where), COMMAND).endswith("\n")
