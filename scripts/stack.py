@@ -4,7 +4,6 @@ The services are those of deploy/compose.postgres.yaml, as plain processes. `scr
 this.
 """
 
-import json
 import signal
 import ssl
 import sys
@@ -50,9 +49,28 @@ class Chat:
         self._say = say
         trusted = ssl.create_default_context(cafile=stack.certificate)
         headers = {"Authorization": f"Bearer {stack.key}", "Host": NAME}
+        self.responses: list[str] = []
+        """The ids of all responses."""
         self.client = httpx2.Client(
-            base_url=f"{stack.url}/v1", headers=headers, verify=trusted, timeout=PATIENCE
+            base_url=f"{stack.url}/v1",
+            headers=headers,
+            verify=trusted,
+            timeout=PATIENCE,
+            event_hooks={"response": [self._note]},
         )
+
+    def _note(self, answer: httpx2.Response) -> None:
+        self.responses.append(answer.headers["Keepthread-Request-Id"])
+
+    def worker(self, response: str) -> str:
+        """Return which worker made a response: its log has the id, a moment later."""
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            for name in WORKERS:
+                if f'"request": "{response}"' in self._stack.log(name):
+                    return name
+            time.sleep(0.05)
+        raise RuntimeError(f"no worker has logged the request {response}")
 
     def post(self, path: str, body: Any, **headers: str) -> httpx2.Response:
         """Send a request, which must succeed."""
@@ -126,28 +144,24 @@ def chat(stack: Stack, say: Steps) -> None:
         say(f"An event arrives while its stream is open: `{kind}`. The proxy does not buffer it.")
     first = person.post("/sessions", {"title": "Notes"}, **{"Idempotency-Key": "notes-1"})
     say(f"A request with an Idempotency-Key has made a session: {first.status_code}.")
-    gone = _answered(stack)[-1]
+    gone = person.worker(person.responses[-1])
     status = stack.stop(gone)
     say(f"{gone}, which answered it, is stopped as an upgrade does: exit status {status}.")
     again = person.post("/sessions", {"title": "Notes"}, **{"Idempotency-Key": "notes-1"})
     if again.json()["id"] != first.json()["id"] or "Idempotency-Replayed" not in again.headers:
         raise RuntimeError("the repeated request was done twice")
+    if person.worker(person.responses[-1]) == gone:
+        raise RuntimeError(f"{gone} answered after its end")
     say("The same request again gets the same session from the other worker; it was done once.")
     person.turn(2, "May I eat Nutella?", "No, it has hazelnuts.")
     with person.watching(seen) as events:
         kind, _ = next(each for each in events if each[0])
         say(f"A stream with Last-Event-ID continues at the other worker: `{kind}`.")
     messages = person.checked(person.client.get("/sessions/trip/messages")).json()["items"]
-    say(f"The log of `trip` has {len(messages)} messages: nothing is lost, nothing is there twice.")
-    counts = Counter(_answered(stack))
+    say(f"The log of `trip` has {len(messages)} messages: none is lost, none is stored twice.")
+    counts = Counter(map(person.worker, person.responses))
     shares = ", ".join(f"{worker} {counts[worker]}" for worker in WORKERS)
     say(f"Requests by worker: {shares}.")
-
-
-def _answered(stack: Stack) -> list[str]:
-    """Return which worker answered each request, from the proxy's log."""
-    lines = [line for line in stack.log("proxy").splitlines() if line.startswith("{")]
-    return [json.loads(line)["worker"] for line in lines]
 
 
 def _stay(stack: Stack) -> None:

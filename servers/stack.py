@@ -241,7 +241,7 @@ class Stack:
             if process.poll() is not None or time.monotonic() > deadline:
                 self.stop(name)
                 raise did_not_start(name, self.log(name))
-            time.sleep(0.02)
+            time.sleep(0.05)
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:

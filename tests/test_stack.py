@@ -1,5 +1,6 @@
 """`scripts/stack`: the services of the compose file run as plain processes, and all of them end."""
 
+import json
 import os
 import re
 import shlex
@@ -87,6 +88,10 @@ def test_a_chat_runs_through_all_services_and_ctrl_c_stops_them(folder: Path) ->
         trusted = ssl.create_default_context(cafile=certificate)
         answer = httpx2.get(url, headers=headers, verify=trusted, timeout=SECONDS)
         assert {each["title"] for each in answer.json()["items"]} == {"A trip", "Notes"}
+        log = (key.parent / "proxy.log").read_text()
+        logged = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+        assert {"worker1", "worker2"} <= {each["worker"] for each in logged}
+        assert "trip" not in log
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=SECONDS)
     assert re.search(r"^Everything is stopped, after [\d.]+ s\.\n$", output)
