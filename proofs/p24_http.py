@@ -51,11 +51,11 @@ KILLS_PER_OUTAGE: Final = 5
 FEWEST_KILLS: Final = 1
 SMALL: Final = 200
 """Fewer turns than this do not wait until the claim of a dead worker ends."""
-LONGEST: Final = 12_000
+LONGEST: Final = 3000
 """Bytes in one direction after which a connection is cut at the latest: some requests."""
 HELD: Final = 6
 """Requests that are under way when a worker is told to stop."""
-STALLED: Final = 300.0
+STALLED: Final = 600.0
 
 
 @dataclass(slots=True)
@@ -187,16 +187,14 @@ class under_way:  # noqa: N801 - used like a function
 async def go_away(scene: Scene, *, kill: bool) -> None:
     """Take the database away, sometimes for so long that clients are told."""
     assert scene.place
-    refused = scene.plan.statuses[503]
+    refused = scene.plan.failures()
     how = scene.rng.choice((signal.SIGINT, signal.SIGKILL))
     await asyncio.to_thread(scene.place.go_down, how)
     if kill:
         await kill_one(scene)
     await asyncio.sleep(scene.rng.uniform(0, 2))
     if scene.outages == 1 and not scene.plan.may_give_up:
-        await scene.serving.until(
-            "a client that is told", lambda: scene.plan.statuses[503] > refused
-        )
+        await scene.serving.until("a client that is told", lambda: scene.plan.failures() > refused)
     await asyncio.to_thread(scene.place.come_back)
 
 
@@ -312,10 +310,9 @@ async def prove(
     journal.sessions = {(person, id): id for person in everybody for id in SESSIONS}
     with tempfile.TemporaryDirectory() as folder:
         serving = Serving(Path(folder), url, free_port(), secrets=[*keys.values()])
-        longest = LONGEST // 4 if size < SMALL else LONGEST
-        relay = Relay(serving.port, random.Random(rng.getrandbits(32)), longest)
+        relay = Relay(serving.port, random.Random(rng.getrandbits(32)), LONGEST)
         async with AsyncExitStack() as stack:
-            stack.callback(serving.close)
+            stack.push_async_callback(serving.close)
             await serving.start()
             plan = await make_plan(serving, size, journal)
             await stack.enter_async_context(relay.listening())
@@ -338,7 +335,7 @@ async def make_plan(serving: Serving, size: int, journal: Journal) -> Plan:
     async with httpx2.AsyncClient(timeout=STALLED) as http:
         document = (await http.get(f"http://127.0.0.1:{serving.port}/openapi.json")).json()
     small = size < SMALL
-    return Plan(size, journal, Documented(document), 10.0 if small else 120.0, may_give_up=small)
+    return Plan(size, journal, Documented(document), 10.0 if small else 240.0, may_give_up=small)
 
 
 def outcome(scene: Scene, found: Sequence[Found]) -> Outcome:
