@@ -17,8 +17,8 @@ import sqlite3
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -38,7 +38,7 @@ from proofs.http_clients import (
     RemoteClient,
     open_memory,
 )
-from proofs.http_faults import Held, Relay, Serving
+from proofs.http_faults import WORKERS, Held, Relay, Serving
 from proofs.http_journal import Found, Journal, Person, compare, read_store
 from proofs.places import Place, file_url, new_place
 from servers import free_port
@@ -135,50 +135,42 @@ KILLS: Final[Sequence[Fault]] = (
 )
 
 
-class under_way:  # noqa: N801 - used like a function
+@asynccontextmanager
+async def under_way(scene: Scene, workers: Sequence[int]) -> AsyncIterator[None]:
     """Hold requests open while workers are told to stop: each must get its response."""
+    held: list[tuple[Person, str, Held]] = []
+    for number in range(HELD):
+        person = Person(scene.rng.choice(TENANTS), scene.rng.choice(OWNERS))
+        text = f"{person.tenant}.{person.owner} held {scene.held}.{number}"
+        with suppress(OSError, TimeoutError):  # its worker was killed before
+            held.append((person, text, await hold(scene, person, text)))
+    scene.held += 1
+    yield
+    stopped = set(workers)
+    await scene.serving.until("a worker that stops", lambda: stopped <= scene.serving.stopping)
+    journal = scene.plan.journal
+    for person, text, request in held:
+        noted = journal.begin(person, SESSIONS[0], "", text)
+        try:
+            status, answer = await request.end()
+        except (OSError, IndexError, ValueError, TimeoutError) as error:
+            journal.fault(f"a request under way got no response: {error!r}")
+            continue
+        if status == 201:
+            journal.acknowledge(noted, answer["items"][0])
+        elif not answer.get("retryable"):
+            journal.fault(f"a request under way was answered with {status} {answer}")
 
-    def __init__(self, scene: Scene, workers: Sequence[int]) -> None:
-        self._scene = scene
-        self._workers = workers
-        self._held: list[tuple[Held, dict[str, str], Person]] = []
 
-    async def __aenter__(self) -> None:
-        scene = self._scene
-        for number in range(HELD):
-            person = Person(scene.rng.choice(TENANTS), scene.rng.choice(OWNERS))
-            text = f"{person.tenant}.{person.owner} held {scene.held}.{number}"
-            headers = {
-                "Authorization": f"Bearer {scene.keys[person.tenant]}",
-                "Keepthread-Owner": person.owner,
-            }
-            body = {"messages": [{"role": "user", "content": text, "id": text}]}
-            path = f"/v1/sessions/{SESSIONS[0]}/messages"
-            try:
-                held = await Held.begin(
-                    scene.serving.port, path, headers, json.dumps(body).encode()
-                )
-            except (OSError, TimeoutError):
-                continue  # its worker was killed before it stops
-            self._held.append((held, {"text": text}, person))
-        scene.held += 1
-
-    async def __aexit__(self, *_: object) -> None:
-        scene = self._scene
-        journal = scene.plan.journal
-        stopped = set(self._workers)
-        await scene.serving.until("a worker that stops", lambda: stopped <= scene.serving.stopping)
-        for held, sent, person in self._held:
-            noted = journal.begin(person, SESSIONS[0], "", sent["text"])
-            try:
-                status, answer = await held.end()
-            except (OSError, IndexError, ValueError, TimeoutError) as error:
-                journal.fault(f"a request under way got no response: {error!r}")
-                continue
-            if status == 201:
-                journal.acknowledge(noted, answer["items"][0])
-            elif not answer.get("retryable"):
-                journal.fault(f"a request under way was answered with {status} {answer}")
+async def hold(scene: Scene, person: Person, text: str) -> Held:
+    """Begin to append a message; its body is not sent yet."""
+    headers = {
+        "Authorization": f"Bearer {scene.keys[person.tenant]}",
+        "Keepthread-Owner": person.owner,
+    }
+    body = {"messages": [{"role": "user", "content": text, "id": text}]}
+    path = f"/v1/sessions/{SESSIONS[0]}/messages"
+    return await Held.begin(scene.serving.port, path, headers, json.dumps(body).encode())
 
 
 # --- the database ---
@@ -222,6 +214,8 @@ async def suffer(scene: Scene, kills: int, progress: Progress) -> None:
         await asyncio.sleep(scene.rng.uniform(0, 0.05))
         fault = due[number % len(KILLS)]
         if number % KILLS_PER_OUTAGE == 0:
+            # While the database is away none can start, and clients are told by those that run.
+            await scene.serving.until("all workers", lambda: len(scene.alive()) >= WORKERS)
             scene.outages += 1
             is_kill = fault is kill_one
             await (go_away if scene.place else be_held)(scene, kill=is_kill)
