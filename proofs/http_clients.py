@@ -123,6 +123,10 @@ class Plan:
         self.names += 1
         return str(self.names)
 
+    def failures(self) -> int:
+        """Return how many responses said that the server failed, or cannot serve now."""
+        return sum(n for status, n in self.statuses.items() if status >= _FAILED)
+
     async def look(self, response: httpx2.Response) -> None:
         """Check a response of the server, once all of it arrived."""
         await response.aread()
@@ -205,7 +209,7 @@ class RemoteClient(Client):
             self._told(asked, turn.user)
             if self.rng.random() < 0.25:
                 await self._look(turn, asked)
-            await self.rng.choice((self._nothing, self._call, self._tool))(turn, asked)
+            await self.rng.choice((self._nothing, self._call, self._tool, self._tool))(turn, asked)
             answer = self.begin(person, session.id, name, "is answered")
             self._told(answer, await turn.finish(answer.text))
         (last,) = await session.messages(after=answer.seq - 1, limit=1)
@@ -287,10 +291,10 @@ class RawClient(Client):
             built = await self.send(person, f"{path}/context", {"budget": 2000})
             if asked.text not in [message["content"] for message in built["messages"]]:
                 self.plan.journal.fault(f"a context does not show {asked.text!r}")
-        what = self.rng.randrange(3)
+        what = self.rng.randrange(4)
         if what == 1:
             await self._call(person, path, asked)
-        elif what == 2:
+        elif what > 1:
             await self._tool(person, path, asked)
         answer = self.begin(person, session, name, "is answered")
         told = await self.send(person, f"{path}/finish", {"text": answer.text})

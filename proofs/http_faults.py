@@ -198,13 +198,16 @@ class Serving:
                 raise RuntimeError(f"waited {PATIENCE:g} s in vain for {what}")
             await asyncio.sleep(0.02)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Leave no process behind."""
         for pid in self.workers:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if self.process and self.process.returncode is None:
             self.process.kill()
+            await self.process.wait()
+        if self._reading:
+            await self._reading
 
     def _environment(self) -> dict[str, str]:
         kept = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}

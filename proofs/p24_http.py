@@ -17,8 +17,8 @@ import sqlite3
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -38,7 +38,7 @@ from proofs.http_clients import (
     RemoteClient,
     open_memory,
 )
-from proofs.http_faults import Held, Relay, Serving
+from proofs.http_faults import WORKERS, Held, Relay, Serving
 from proofs.http_journal import Found, Journal, Person, compare, read_store
 from proofs.places import Place, file_url, new_place
 from servers import free_port
@@ -51,11 +51,11 @@ KILLS_PER_OUTAGE: Final = 5
 FEWEST_KILLS: Final = 1
 SMALL: Final = 200
 """Fewer turns than this do not wait until the claim of a dead worker ends."""
-LONGEST: Final = 12_000
+LONGEST: Final = 3000
 """Bytes in one direction after which a connection is cut at the latest: some requests."""
 HELD: Final = 6
 """Requests that are under way when a worker is told to stop."""
-STALLED: Final = 300.0
+STALLED: Final = 600.0
 
 
 @dataclass(slots=True)
@@ -135,50 +135,42 @@ KILLS: Final[Sequence[Fault]] = (
 )
 
 
-class under_way:  # noqa: N801 - used like a function
+@asynccontextmanager
+async def under_way(scene: Scene, workers: Sequence[int]) -> AsyncIterator[None]:
     """Hold requests open while workers are told to stop: each must get its response."""
+    held: list[tuple[Person, str, Held]] = []
+    for number in range(HELD):
+        person = Person(scene.rng.choice(TENANTS), scene.rng.choice(OWNERS))
+        text = f"{person.tenant}.{person.owner} held {scene.held}.{number}"
+        with suppress(OSError, TimeoutError):  # its worker was killed before
+            held.append((person, text, await hold(scene, person, text)))
+    scene.held += 1
+    yield
+    stopped = set(workers)
+    await scene.serving.until("a worker that stops", lambda: stopped <= scene.serving.stopping)
+    journal = scene.plan.journal
+    for person, text, request in held:
+        noted = journal.begin(person, SESSIONS[0], "", text)
+        try:
+            status, answer = await request.end()
+        except (OSError, IndexError, ValueError, TimeoutError) as error:
+            journal.fault(f"a request under way got no response: {error!r}")
+            continue
+        if status == 201:
+            journal.acknowledge(noted, answer["items"][0])
+        elif not answer.get("retryable"):
+            journal.fault(f"a request under way was answered with {status} {answer}")
 
-    def __init__(self, scene: Scene, workers: Sequence[int]) -> None:
-        self._scene = scene
-        self._workers = workers
-        self._held: list[tuple[Held, dict[str, str], Person]] = []
 
-    async def __aenter__(self) -> None:
-        scene = self._scene
-        for number in range(HELD):
-            person = Person(scene.rng.choice(TENANTS), scene.rng.choice(OWNERS))
-            text = f"{person.tenant}.{person.owner} held {scene.held}.{number}"
-            headers = {
-                "Authorization": f"Bearer {scene.keys[person.tenant]}",
-                "Keepthread-Owner": person.owner,
-            }
-            body = {"messages": [{"role": "user", "content": text, "id": text}]}
-            path = f"/v1/sessions/{SESSIONS[0]}/messages"
-            try:
-                held = await Held.begin(
-                    scene.serving.port, path, headers, json.dumps(body).encode()
-                )
-            except (OSError, TimeoutError):
-                continue  # its worker was killed before it stops
-            self._held.append((held, {"text": text}, person))
-        scene.held += 1
-
-    async def __aexit__(self, *_: object) -> None:
-        scene = self._scene
-        journal = scene.plan.journal
-        stopped = set(self._workers)
-        await scene.serving.until("a worker that stops", lambda: stopped <= scene.serving.stopping)
-        for held, sent, person in self._held:
-            noted = journal.begin(person, SESSIONS[0], "", sent["text"])
-            try:
-                status, answer = await held.end()
-            except (OSError, IndexError, ValueError, TimeoutError) as error:
-                journal.fault(f"a request under way got no response: {error!r}")
-                continue
-            if status == 201:
-                journal.acknowledge(noted, answer["items"][0])
-            elif not answer.get("retryable"):
-                journal.fault(f"a request under way was answered with {status} {answer}")
+async def hold(scene: Scene, person: Person, text: str) -> Held:
+    """Begin to append a message; its body is not sent yet."""
+    headers = {
+        "Authorization": f"Bearer {scene.keys[person.tenant]}",
+        "Keepthread-Owner": person.owner,
+    }
+    body = {"messages": [{"role": "user", "content": text, "id": text}]}
+    path = f"/v1/sessions/{SESSIONS[0]}/messages"
+    return await Held.begin(scene.serving.port, path, headers, json.dumps(body).encode())
 
 
 # --- the database ---
@@ -187,16 +179,14 @@ class under_way:  # noqa: N801 - used like a function
 async def go_away(scene: Scene, *, kill: bool) -> None:
     """Take the database away, sometimes for so long that clients are told."""
     assert scene.place
-    refused = scene.plan.statuses[503]
+    refused = scene.plan.failures()
     how = scene.rng.choice((signal.SIGINT, signal.SIGKILL))
     await asyncio.to_thread(scene.place.go_down, how)
     if kill:
         await kill_one(scene)
     await asyncio.sleep(scene.rng.uniform(0, 2))
     if scene.outages == 1 and not scene.plan.may_give_up:
-        await scene.serving.until(
-            "a client that is told", lambda: scene.plan.statuses[503] > refused
-        )
+        await scene.serving.until("a client that is told", lambda: scene.plan.failures() > refused)
     await asyncio.to_thread(scene.place.come_back)
 
 
@@ -224,6 +214,8 @@ async def suffer(scene: Scene, kills: int, progress: Progress) -> None:
         await asyncio.sleep(scene.rng.uniform(0, 0.05))
         fault = due[number % len(KILLS)]
         if number % KILLS_PER_OUTAGE == 0:
+            # While the database is away none can start, and clients are told by those that run.
+            await scene.serving.until("all workers", lambda: len(scene.alive()) >= WORKERS)
             scene.outages += 1
             is_kill = fault is kill_one
             await (go_away if scene.place else be_held)(scene, kill=is_kill)
@@ -312,10 +304,9 @@ async def prove(
     journal.sessions = {(person, id): id for person in everybody for id in SESSIONS}
     with tempfile.TemporaryDirectory() as folder:
         serving = Serving(Path(folder), url, free_port(), secrets=[*keys.values()])
-        longest = LONGEST // 4 if size < SMALL else LONGEST
-        relay = Relay(serving.port, random.Random(rng.getrandbits(32)), longest)
+        relay = Relay(serving.port, random.Random(rng.getrandbits(32)), LONGEST)
         async with AsyncExitStack() as stack:
-            stack.callback(serving.close)
+            stack.push_async_callback(serving.close)
             await serving.start()
             plan = await make_plan(serving, size, journal)
             await stack.enter_async_context(relay.listening())
@@ -338,7 +329,7 @@ async def make_plan(serving: Serving, size: int, journal: Journal) -> Plan:
     async with httpx2.AsyncClient(timeout=STALLED) as http:
         document = (await http.get(f"http://127.0.0.1:{serving.port}/openapi.json")).json()
     small = size < SMALL
-    return Plan(size, journal, Documented(document), 10.0 if small else 120.0, may_give_up=small)
+    return Plan(size, journal, Documented(document), 10.0 if small else 240.0, may_give_up=small)
 
 
 def outcome(scene: Scene, found: Sequence[Found]) -> Outcome:
