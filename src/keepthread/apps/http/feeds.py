@@ -52,6 +52,10 @@ class Subscription:
         self.is_full = sum(len(each.page) for each in self._batches) > _MANY
         self._arrived.set()
 
+    def wake(self) -> None:
+        """End the wait for changes."""
+        self._arrived.set()
+
     def fail(self, error: Exception) -> None:
         """End with an error."""
         self._error = error
@@ -197,6 +201,11 @@ class Watch:
         if self._live.is_full:  # what did not fit is read again
             self._live = None
         return self._without_seen(batch)
+
+    def wake(self) -> None:
+        """Let `next` return, and not wait again."""
+        if self._live is not None:
+            self._live.wake()
 
     def close(self) -> None:
         """Watch no longer."""

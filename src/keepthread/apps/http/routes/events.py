@@ -101,6 +101,7 @@ async def stream(
     """Yield events, the given ones first, until the server stops or the time is over."""
     end = time.monotonic() + lifetime
     stop = asyncio.ensure_future(stopping.wait())
+    stop.add_done_callback(lambda _: watch.wake())
     try:
         yield b"retry: 1000\n\n"
         while True:
@@ -109,17 +110,11 @@ async def stream(
             left = end - time.monotonic()
             if stop.done() or left <= 0:
                 return
-            reading = asyncio.ensure_future(watch.next(min(heartbeat, left)))
             try:
-                await asyncio.wait({reading, stop}, return_when=asyncio.FIRST_COMPLETED)
-                if not reading.done():
-                    return
-                batch = reading.result()
+                batch = await watch.next(min(heartbeat, left))
             except KeepthreadError as error:
                 yield _event("error", json.dumps(problem_of(error).body()))
                 return
-            finally:
-                reading.cancel()
     finally:
         stop.cancel()
         watch.close()
