@@ -104,6 +104,7 @@ _Form: TypeAlias = Callable[[Any], JSON]
 @cache
 def _form(kind: type) -> _Form:
     """Return the function that turns values of a type into JSON."""
+    names = _names(kind)
     if issubclass(kind, bool | int | str | float):
         return _itself
     if issubclass(kind, bytes):
@@ -112,7 +113,7 @@ def _form(kind: type) -> _Form:
         return _object
     if kind in _SHAPES:
         return lambda value: to_json(value.to_json())
-    if names := _names(kind):
+    if names:
         return partial(_fields, names, _getter(names))
     if issubclass(kind, Sequence | set | frozenset):
         return _array

@@ -13,7 +13,7 @@ from fastapi import Depends, Request
 
 from keepthread.apps.http.keys import SCOPES
 from keepthread.apps.http.problems import Problem
-from keepthread.apps.http.state import KnownSessions, WorkerState
+from keepthread.apps.http.state import UsedSessions, WorkerState
 from keepthread.memory.owner import OwnerMemory
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Caller:
     """Signs cursors."""
     idempotency_key: str = ""
     """The `Idempotency-Key` of the request; empty if it has none."""
-    known: KnownSessions = field(default_factory=KnownSessions, repr=False)
+    known: UsedSessions = field(default_factory=UsedSessions, repr=False)
     """The sessions that this worker used last, of all owners."""
 
 

@@ -16,7 +16,7 @@ from fastapi.responses import StreamingResponse
 from keepthread.apps.http.bodies import MAX_PAGE
 from keepthread.apps.http.caller import Caller, state_of
 from keepthread.apps.http.cursors import sign
-from keepthread.apps.http.feeds import PAGE, Batch, Watch
+from keepthread.apps.http.feeds import PAGE, EventBatch, Watch
 from keepthread.apps.http.operations import Reads, operation, returns_bytes, returns_page
 from keepthread.apps.http.problems import problem_of
 from keepthread.apps.http.replies import cursor_of, page_of
@@ -63,7 +63,7 @@ async def watch_events(
     page = await caller.memory.changes(after=start, limit=limit)
     state = state_of(request)
     watch = Watch(caller.memory, state.feed_of(caller.tenant), page.next)
-    events = stream(caller, Batch(page), watch, state.stopping)
+    events = stream(caller, EventBatch(page), watch, state.stopping)
     return StreamingResponse(events, media_type=EVENT_STREAM, headers=_HEADERS)
 
 
@@ -91,7 +91,7 @@ async def list_changes(
 
 async def stream(
     caller: Caller,
-    batch: Batch,
+    batch: EventBatch,
     watch: Watch,
     stopping: asyncio.Event,
     *,
