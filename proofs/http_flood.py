@@ -17,6 +17,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import cycle
+from multiprocessing import get_context
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import NamedTuple
 
@@ -157,12 +159,20 @@ class Seen(NamedTuple):
     memory: float
 
 
-async def run(server: Server, number: int) -> Seen:
-    """Open the connections, and ask until some seconds after the last of them."""
+def hold(server: Server, number: int, opened: Event, end: Event) -> None:
+    """Open connections in a process of their own, and keep them until the end."""
+    raise_limit(number)
+    lines = asyncio.run(flood(server, number))
+    opened.set()
+    end.wait()
+    for line in lines:
+        line.close()
+
+
+async def watch(server: Server, opened: Event) -> Seen:
+    """Ask until some seconds after the last connection was opened."""
     times: list[float] = []
     refused = files = 0
-    flooding = asyncio.create_task(flood(server, number))
-    lines: list[socket.socket] = []
     left = 20
     while left:
         try:
@@ -170,13 +180,22 @@ async def run(server: Server, number: int) -> Seen:
         except (OSError, AssertionError):
             refused += 1
         files = max(files, server.files())
-        if flooding.done():
-            lines, left = flooding.result(), left - 1
+        left -= opened.is_set()
         await asyncio.sleep(_PAUSE)
-    memory = server.memory("VmHWM")
-    for line in lines:
-        line.close()
-    return Seen(sorted(times), refused, files, memory)
+    return Seen(sorted(times), refused, files, server.memory("VmHWM"))
+
+
+def run(server: Server, number: int) -> Seen:
+    """Open the connections, and see what another client sees of it."""
+    context = get_context("spawn")
+    opened, end = context.Event(), context.Event()
+    process = context.Process(target=hold, args=(server, number, opened, end))
+    process.start()
+    try:
+        return asyncio.run(watch(server, opened))
+    finally:
+        end.set()
+        process.join()
 
 
 def main() -> int:
@@ -184,11 +203,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/flood_http", description=__doc__)
     parser.add_argument("--connections", type=int, default=10_000, metavar="N")
     given = parser.parse_args()
-    raise_limit(given.connections)
     with served() as server:
         asyncio.run(ask(server))
         before = server.memory("VmRSS")
-        seen = asyncio.run(run(server, given.connections))
+        seen = run(server, given.connections)
         after = asyncio.run(ask(server))
     times = seen.times
     print(
