@@ -106,7 +106,7 @@ class HttpFuzz:
         if case.method == "PATCH" and rng.random() < KNOWN:
             headers["If-Match"] = "*"
         response = case.call(
-            base_url=self._address, session=self._session, headers=headers, timeout=60
+            base_url=self._address, session=self._session, headers=headers, timeout=300
         )
         self.tally.requests += 1
         self.tally.by_status[response.status_code] += 1

@@ -24,7 +24,8 @@ from keepthread.models.tokens import Estimator
 from keepthread.protocols.server import ServerTables
 
 ALL = frozenset({"read", "write", "forget", "admin"})
-SETTINGS = HttpSettings(rate=0)
+SETTINGS = HttpSettings(rate=0, deadline=300.0)
+"""A slow machine is not a mistake of the server; tests of deadlines have settings of their own."""
 
 
 @dataclass

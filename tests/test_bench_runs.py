@@ -84,6 +84,19 @@ def redis_rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, objec
     return run_once("redis", tmp_path_factory)
 
 
+def test_the_server_is_judged_beside_a_bare_route(tmp_path: Path) -> None:
+    rows = run_quick("http", tmp_path)
+    assert {row["name"]: row["bar"] for row in rows if row["bar"]} == {
+        "appends beside the bare route": ">= 0.5",
+        "contexts beside the bare route": ">= 0.4",
+        "rate with streams": ">= 0.9",
+    }
+    names = [str(row["name"]) for row in rows]
+    assert len(set(names)) == len(names)
+    assert len([name for name in names if name.startswith("p99 of a")]) == 4
+    assert all(float(str(row["value"])) > 0 for row in rows)
+
+
 def test_a_quick_run_gives_whole_rows(
     quick: list[dict[str, object]],
     prefixes: list[dict[str, object]],

@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from keepthread.apps.http import feeds
-from keepthread.apps.http.feeds import PAGE, Batch, Watch
+from keepthread.apps.http.feeds import PAGE, EventBatch, Watch
 from keepthread.apps.http.routes.events import stream
 from keepthread.errors import Unavailable
 from tests.http_world import HttpWorld, Served, http_world, listening, url_of
@@ -135,14 +135,14 @@ async def test_a_stream_ends_in_time_so_that_a_key_is_checked_again(tmp_path: Pa
         caller = world.caller("ann")
         page = await memory.changes(limit=0)
         watch = Watch(memory, state.feed_of("default"), page.next)
-        events = stream(caller, Batch(page), watch, state.stopping, lifetime=0)
+        events = stream(caller, EventBatch(page), watch, state.stopping, lifetime=0)
         pieces = [each async for each in events]
         assert pieces[0] == b"retry: 1000\n\n"
         assert [piece.partition(b"\n")[0] for piece in pieces[1:]] == [b": waiting"]
         # A cursor whose changes are gone ends the stream with the reason.
         page.next = "x"
         watch = Watch(memory, state.feed_of("default"), page.next)
-        events = stream(caller, Batch(page), watch, state.stopping, heartbeat=0.01)
+        events = stream(caller, EventBatch(page), watch, state.stopping, heartbeat=0.01)
         pieces = [each async for each in events]
         assert pieces[-1].startswith(b'event: error\ndata: {"type": "invalid_input"')
 

@@ -17,6 +17,7 @@ import pytest
 
 from keepthread.apps.http.app import create_app
 from keepthread.apps.http.operations import OWN
+from proofs.http_timing import measure
 from tests.http_world import ALL, HttpWorld, Operation, furnished, http_world, operations, url_of
 
 SECRET = "quetzal"
@@ -205,6 +206,16 @@ async def test_what_is_anothers_answers_like_what_does_not_exist(
                 answers.append(seen(response, names))
             assert answers[0] == answers[1], (operation.id, full)
     assert await picture(world) == before
+
+
+@pytest.mark.nightly
+async def test_the_time_of_every_operation_with_an_id_can_be_measured() -> None:
+    """`scripts/time_http` compares foreign ids with missing ones, on a quiet machine."""
+    found = await measure("sqlite", 4)
+    assert {each.operation for each in found} == {
+        each.id for each in OPERATIONS if each.parameters("path")
+    }
+    assert {each.status for each in found} == {200, 404}
 
 
 async def test_an_id_in_a_path_is_not_an_owner(world: HttpWorld) -> None:

@@ -209,6 +209,23 @@ async def test_silent_connections_do_not_keep_others_out() -> None:
             writer.close()
 
 
+async def test_connections_that_come_at_once_make_room_for_each_other() -> None:
+    """The bound holds also for those that are taken before any is closed."""
+    protocol = {"max_connections": 20, "head_seconds": 2 * PATIENCE}
+    async with listening(protocol=protocol) as server:
+        address = address_of(server)
+        opened = await asyncio.gather(*(asyncio.open_connection(*address) for _ in range(200)))
+        waiting = {asyncio.create_task(reader.read()) for reader, _ in opened}
+        async with asyncio.timeout(PATIENCE):
+            while len(waiting) > 20:
+                _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        assert await serves(server)
+        for each in waiting:
+            each.cancel()
+        for _, writer in opened:
+            writer.close()
+
+
 async def test_many_requests_on_one_connection_are_answered_in_order() -> None:
     async with listening() as server:
         key = await key_of(server)

@@ -48,25 +48,28 @@ async def said(client: httpx2.AsyncClient, session: str, *texts: str) -> list[di
 
 
 @pytest.mark.parametrize("end", ["deleted", "forgotten"])
-async def test_a_session_that_another_process_ended_takes_no_messages(
-    world: HttpWorld, ann: httpx2.AsyncClient, end: str
+@pytest.mark.parametrize("asked", ["messages", "context"])
+async def test_a_session_that_another_process_ended_is_not_found(
+    world: HttpWorld, ann: httpx2.AsyncClient, end: str, asked: str
 ) -> None:
     """The worker used the session before, and knows it; the answer is as if it did not."""
     await said(ann, "s", "before")
-    body = {"messages": [{"role": "user", "content": "again", "id": "m"}]}
-    assert (await ann.post("/sessions/s/messages", json=body)).status_code == 201
+    message = {"role": "user", "content": "again", "id": "m"}
+    body: dict[str, Any] = {"messages": [message]} if asked == "messages" else {}
+    for _ in range(2):
+        assert (await ann.post(f"/sessions/s/{asked}", json=body)).status_code in (200, 201)
     memory = world.memory.for_owner("ann")
     if end == "deleted":
         await memory.delete_session("s")
     else:
         await memory.forget(session="s")
-    for _ in range(2):  # also a message that was stored before
-        answer = await ann.post("/sessions/s/messages", json=body)
+    for _ in range(2):  # also for a message that was stored before
+        answer = await ann.post(f"/sessions/s/{asked}", json=body)
         assert (answer.status_code, answer.json()["type"]) == (404, "session_not_found")
     new = await memory.create_session("s")
-    answer = await ann.post("/sessions/s/messages", json={"messages": [{"role": "user"}]})
-    assert answer.status_code == 201
-    assert len(await new.messages(limit=10)) > 0
+    await new.add_message("user", "in the new one")
+    shown = (await ann.post("/sessions/s/context", json={})).json()["messages"]
+    assert [each["content"] for each in shown] == ["in the new one"]
 
 
 async def test_a_known_session_is_not_that_of_another_owner_or_tenant(world: HttpWorld) -> None:

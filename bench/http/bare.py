@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import psycopg
 import uvicorn
@@ -106,21 +107,21 @@ async def newest(tenant: int, sid: int) -> Rows:
     return Rows(items=[_row(*each) for each in reversed(found)])
 
 
-def _row(seq: int, id: bytes, role: int, content: bytes, extra: bytes, *rest: object) -> Row:
+def _row(seq: int, id: bytes, role: int, content: bytes, extra: bytes, *rest: Any) -> Row:
     tokens, counter, turn, turns, total, created_at, digest, guard = rest
     return Row.model_construct(
         role=_ROLES[role],
         content=content.decode(),
         id=id.hex(),
         tokens=tokens,
-        counter=counter.decode(),  # type: ignore[attr-defined]
+        counter=counter.decode(),
         seq=seq,
         turn=turn,
         turns=turns,
         total=total,
         created_at=created_at,
-        digest=digest.hex(),  # type: ignore[attr-defined]
-        guard=guard.hex(),  # type: ignore[attr-defined]
+        digest=digest.hex(),
+        guard=guard.hex(),
         extra=extra.hex(),
     )
 

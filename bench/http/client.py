@@ -52,7 +52,16 @@ class Connection(asyncio.Protocol):
         await loop.create_connection(lambda: self, "127.0.0.1", self._address.port)
 
     async def send(self, request: bytes) -> bytes:
-        """Send a request, and return its response, with its head."""
+        """Send a request, and return its response, with its head.
+
+        A server may close an idle connection just then; the request is sent once more.
+        """
+        try:
+            return await self._send(request)
+        except ConnectionError:
+            return await self._send(request)
+
+    async def _send(self, request: bytes) -> bytes:
         if self._transport is None or self._transport.is_closing():
             await self.connect()
         assert self._transport

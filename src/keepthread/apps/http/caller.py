@@ -7,14 +7,13 @@ comes from the credential or, for a key of a program that serves many people, fr
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from fastapi import Depends, Request, Security
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi import Depends, Request
 
 from keepthread.apps.http.keys import SCOPES
 from keepthread.apps.http.problems import Problem
-from keepthread.apps.http.state import KnownSessions, WorkerState
+from keepthread.apps.http.state import UsedSessions, WorkerState
 from keepthread.memory.owner import OwnerMemory
 
 if TYPE_CHECKING:
@@ -25,13 +24,6 @@ IDEMPOTENCY_HEADER: Final = "Idempotency-Key"
 _IDENTITY: Final = "keepthread_identity"
 ROUTE: Final = "keepthread_route"
 """Where the route of a request is noted, for logs and metrics."""
-
-_BEARER: Final = HTTPBearer(
-    auto_error=False,
-    scheme_name="credential",
-    description="An API key (`kt_…`, from `keepthread keys create`), or a token of the identity"
-    " provider that the server trusts.",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +53,7 @@ class Caller:
     """Signs cursors."""
     idempotency_key: str = ""
     """The `Idempotency-Key` of the request; empty if it has none."""
-    known: KnownSessions = field(default_factory=KnownSessions, repr=False)
+    known: UsedSessions = field(default_factory=UsedSessions, repr=False)
     """The sessions that this worker used last, of all owners."""
 
 
@@ -110,10 +102,7 @@ def _dependency(scope: str, make: Callable[[Request, Identity], Any]) -> Callabl
     if scope not in SCOPES:
         raise ValueError(f"{scope!r} is not a scope")
 
-    async def dependency(
-        request: Request,
-        _: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)],
-    ) -> Any:
+    async def dependency(request: Request) -> Any:
         request.scope.setdefault("state", {})[ROUTE] = request.scope.get("route")
         return make(request, authorized(request.scope, scope))
 

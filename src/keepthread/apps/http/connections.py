@@ -33,6 +33,7 @@ class BoundedProtocol(H11Protocol):
         waiting = _waiting_of(self.server_state)
         if len(self.connections) > self.max_connections:
             oldest = next(iter(waiting), self)
+            waiting.pop(oldest, None)  # it is closed later, and others may come until then
             oldest.transport.abort()
         self._wait()
 

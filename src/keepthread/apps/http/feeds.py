@@ -1,7 +1,7 @@
 """Event streams share their reads: one look at a tenant's changes serves all who watch it.
 
 A stream reads what its client missed from its owner's own feed. Then it joins the feed of its
-tenant, which looks again after 0.1 to 1 second and hands each owner's changes to the streams of
+tenant, which looks again after 0.2 to 1 second and hands each owner's changes to the streams of
 that owner. A worker without streams does not look.
 """
 
@@ -21,12 +21,12 @@ PAGE: Final = 100
 """Changes of one owner that are read at once."""
 _MANY: Final = 1000
 """Changes of a tenant that are read at once, and those that may wait for one stream."""
-_FIRST_PAUSE: Final = 0.1
+_FIRST_PAUSE: Final = 0.2
 _LONGEST_PAUSE: Final = 1.0
 
 
 @dataclass(slots=True)
-class Batch:
+class EventBatch:
     """Changes of one owner, for all streams of that owner."""
 
     page: Page[Change]
@@ -35,21 +35,25 @@ class Batch:
 
 
 class Subscription:
-    """What a feed hands to one stream."""
+    """The changes that a feed hands to one stream."""
 
     def __init__(self, owner: str) -> None:
         """Begin with nothing."""
         self.owner = owner
         self.is_full = False
         """Whether the stream was too slow, and gets no more."""
-        self._batches: deque[Batch] = deque()
+        self._batches: deque[EventBatch] = deque()
         self._arrived = asyncio.Event()
         self._error: Exception | None = None
 
-    def put(self, batch: Batch) -> None:
+    def put(self, batch: EventBatch) -> None:
         """Take changes; too many are left to be read again."""
         self._batches.append(batch)
         self.is_full = sum(len(each.page) for each in self._batches) > _MANY
+        self._arrived.set()
+
+    def wake(self) -> None:
+        """End the wait for changes."""
         self._arrived.set()
 
     def fail(self, error: Exception) -> None:
@@ -57,7 +61,7 @@ class Subscription:
         self._error = error
         self._arrived.set()
 
-    async def take(self, seconds: float) -> Batch | None:
+    async def take(self, seconds: float) -> EventBatch | None:
         """Return the next changes, or None if there are none for some seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -156,7 +160,7 @@ class TenantFeed:
             if change.owner in self._streams:
                 found.setdefault(change.owner, []).append(change)
         for owner, changes in found.items():
-            batch = Batch(Page(changes, cursor=self.present(owner)))
+            batch = EventBatch(Page(changes, cursor=self.present(owner)))
             for stream in [*self._streams[owner]]:
                 stream.put(batch)
                 if stream.is_full:
@@ -173,7 +177,7 @@ class TenantFeed:
 
 
 class Watch:
-    """What one client has not seen yet: first what it missed, then what happens."""
+    """Changes that one client has not seen: those that it missed, then those that happen."""
 
     def __init__(self, memory: OwnerMemory, feed: TenantFeed, after: str | None) -> None:
         """Begin after a cursor of the owner's feed."""
@@ -183,20 +187,25 @@ class Watch:
         self._live: Subscription | None = None
         self._seen: Sequence[Change] = ()
 
-    async def next(self, seconds: float) -> Batch:
+    async def next(self, seconds: float) -> EventBatch:
         """Return the next changes; after some seconds without any, an empty page with a cursor."""
         if self._live is None:
             page = await self._missed()
             if page:
-                return Batch(page)
+                return EventBatch(page)
         assert self._live is not None
         batch = await self._live.take(seconds)
         if batch is None:
-            return Batch(Page([], cursor=self._feed.present(self._live.owner) or self._after))
+            return EventBatch(Page([], cursor=self._feed.present(self._live.owner) or self._after))
         self._after = batch.page.next
         if self._live.is_full:  # what did not fit is read again
             self._live = None
         return self._without_seen(batch)
+
+    def wake(self) -> None:
+        """Let `next` return, and not wait again."""
+        if self._live is not None:
+            self._live.wake()
 
     def close(self) -> None:
         """Watch no longer."""
@@ -220,11 +229,11 @@ class Watch:
         self._after = page.next
         return page
 
-    def _without_seen(self, batch: Batch) -> Batch:
+    def _without_seen(self, batch: EventBatch) -> EventBatch:
         """Leave out changes that were read while it joined."""
         if not self._seen:
             return batch
         fresh = [change for change in batch.page if change not in self._seen]
         if fresh:
             self._seen = ()
-        return Batch(Page(fresh, cursor=batch.page.next))
+        return EventBatch(Page(fresh, cursor=batch.page.next))

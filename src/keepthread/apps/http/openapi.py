@@ -40,6 +40,14 @@ another owner answers exactly like data that does not exist.
 Errors are `application/problem+json` (RFC 9457); `type` is a stable code. Send an `Idempotency-Key`
 with a POST to repeat it safely.
 """
+_CREDENTIAL: Final[Mapping[str, Any]] = {
+    "credential": {
+        "type": "http",
+        "description": "An API key (`kt_…`, from `keepthread keys create`), or a token of the"
+        " identity provider that the server trusts.",
+        "scheme": "bearer",
+    }
+}
 _PROBLEM: Final[Mapping[str, Any]] = {
     "title": "Problem",
     "description": "An error (RFC 9457).",
@@ -97,6 +105,7 @@ def document(app: FastAPI) -> dict[str, Any]:
         components = built.setdefault("components", {})
         schemas = {**_published(), "Problem": dict(_PROBLEM), **components.get("schemas", {})}
         components["schemas"] = _used(built["paths"], schemas)
+        components["securitySchemes"] = dict(_CREDENTIAL)
         components["responses"] = _shared_errors(built["paths"])
         app.openapi_schema = built
     return app.openapi_schema

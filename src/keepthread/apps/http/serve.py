@@ -21,10 +21,9 @@ from typing import Any, Final
 from keepthread.apps.http.access import LOG
 from keepthread.apps.http.metrics import FOLDER_VARIABLE, expose, sum_of_workers
 from keepthread.apps.http.settings import is_loopback
-from keepthread.apps.http.worker import STARTUP_FAILED, Work, log_lines, run_process, serve
+from keepthread.apps.http.worker import BACKLOG, STARTUP_FAILED, Work, log_lines, run_process, serve
 from keepthread.errors import InvalidInput, Unavailable
 
-_BACKLOG: Final = 2048
 _TICK: Final = 0.5
 _PAUSE: Final = 1.0
 """Seconds before a worker is replaced, which may die at once again."""
@@ -91,7 +90,7 @@ def _listener(bind: Bind) -> Generator[socket.socket]:
     try:
         found = socket.getaddrinfo(bind.host, bind.port, type=socket.SOCK_STREAM)
         family, *_, address = found[0]
-        listener = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+        listener = socket.create_server(address[:2], family=family, backlog=BACKLOG)
     except OSError as error:
         raise Unavailable(
             f"cannot listen on {bind.host}:{bind.port}: {error.strerror or error}; is the port"

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 _SESSIONS: Final = 4096
 
 
-class KnownSessions:
+class UsedSessions:
     """Sessions that were used last, by tenant, owner and id: a handle of each, without a read.
 
-    Whoever uses one looks it up again if it is gone.
+    A request that finds its session gone looks it up again.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class WorkerState:
         self.clock = clock
         self.stopping = asyncio.Event()
         """Set when the server begins to stop: event streams end, and `/readyz` says so."""
-        self.sessions = KnownSessions()
+        self.sessions = UsedSessions()
         self._memory = memory
         self._feeds: dict[str, TenantFeed] = {}
         self._cursor_key = b""

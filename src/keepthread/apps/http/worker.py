@@ -31,6 +31,13 @@ from keepthread.memory.memory import Memory
 STARTUP_FAILED: Final = 3
 STORE_AWAY: Final = 4
 """The status of a worker that may start later: its store was busy or away."""
+BACKLOG: Final = 2048
+"""Connections that the system queues."""
+_TAKEN_AT_ONCE: Final = 64
+"""Connections that are taken before those that have sent something are read.
+
+More would make room for each other before the first of them is heard.
+"""
 _KEEP_ALIVE: Final = 15
 _MAX_HEAD: Final = 32 * KIB
 _HOUR: Final = 3600.0
@@ -54,6 +61,12 @@ class Work:
 
 class QuietServer(uvicorn.Server):
     """uvicorn, whose signals are handled by the worker, so that it outlives the server."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and let the system queue more connections than are taken at once."""
+        await super().startup(sockets)
+        for each in sockets or ():
+            each.listen(BACKLOG)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -105,6 +118,7 @@ def uvicorn_config(work: Work, app: Any) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         proxy_headers=False,
+        backlog=_TAKEN_AT_ONCE,
         timeout_keep_alive=_KEEP_ALIVE,
         timeout_graceful_shutdown=int(work.settings.drain),
         h11_max_incomplete_event_size=_MAX_HEAD,

@@ -1,10 +1,12 @@
 """Contexts: what a model should see, and why earlier ones were as they were."""
 
+from contextlib import suppress
 from typing import Final
 
 from fastapi import APIRouter, Response
 
 from keepthread.apps.http.bodies import ContextBody
+from keepthread.apps.http.caller import Caller
 from keepthread.apps.http.operations import (
     OF_SESSIONS,
     Limit,
@@ -16,6 +18,8 @@ from keepthread.apps.http.operations import (
 )
 from keepthread.apps.http.replies import BuiltContext, page_of, reply
 from keepthread.context.context import Context
+from keepthread.errors import SessionGone
+from keepthread.memory.session import Session
 from keepthread.memory.why_log import Explanation
 
 router: Final = APIRouter(prefix="/v1/sessions/{session:id}", tags=["contexts"])
@@ -53,15 +57,36 @@ async def build_context(caller: Reads, session: SessionId, body: ContextBody) ->
 
     It is a POST because the text to recall by does not belong into an address, which is logged.
     """
-    found = await caller.memory.get_session(session)
-    context = await found.context(
+    return reply(built(await _context(caller, session, body), body))
+
+
+async def _context(caller: Caller, id: str, body: ContextBody) -> Context:
+    """Build the context of a session that an earlier request found, or else of the one now.
+
+    A session that was deleted has no context, and that of one that was forgotten shows no message.
+    Either is then looked up, so the answer is that of a worker which never used it.
+    """
+    known = caller.known.get(caller.tenant, caller.owner, id)
+    if known is not None:
+        with suppress(SessionGone):
+            context = await _context_of(known, body)
+            if any(each.seq for each in context.messages):
+                return context
+        caller.known.discard(caller.tenant, known)
+    found = await caller.memory.get_session(id)
+    context = await _context_of(found, body)
+    caller.known.add(caller.tenant, found)
+    return context
+
+
+async def _context_of(session: Session, body: ContextBody) -> Context:
+    return await session.context(
         body.view,
         budget=body.budget,
         query=body.query,
         newest=body.newest,
         text=body.format == "text",
     )
-    return reply(built(context, body))
 
 
 @operation(router, "GET", "/explanations", returns_page(Explanation), errors=OF_SESSIONS)

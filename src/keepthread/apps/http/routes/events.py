@@ -16,7 +16,7 @@ from fastapi.responses import StreamingResponse
 from keepthread.apps.http.bodies import MAX_PAGE
 from keepthread.apps.http.caller import Caller, state_of
 from keepthread.apps.http.cursors import sign
-from keepthread.apps.http.feeds import PAGE, Batch, Watch
+from keepthread.apps.http.feeds import PAGE, EventBatch, Watch
 from keepthread.apps.http.operations import Reads, operation, returns_bytes, returns_page
 from keepthread.apps.http.problems import problem_of
 from keepthread.apps.http.replies import cursor_of, page_of
@@ -63,7 +63,7 @@ async def watch_events(
     page = await caller.memory.changes(after=start, limit=limit)
     state = state_of(request)
     watch = Watch(caller.memory, state.feed_of(caller.tenant), page.next)
-    events = stream(caller, Batch(page), watch, state.stopping)
+    events = stream(caller, EventBatch(page), watch, state.stopping)
     return StreamingResponse(events, media_type=EVENT_STREAM, headers=_HEADERS)
 
 
@@ -91,7 +91,7 @@ async def list_changes(
 
 async def stream(
     caller: Caller,
-    batch: Batch,
+    batch: EventBatch,
     watch: Watch,
     stopping: asyncio.Event,
     *,
@@ -101,6 +101,7 @@ async def stream(
     """Yield events, the given ones first, until the server stops or the time is over."""
     end = time.monotonic() + lifetime
     stop = asyncio.ensure_future(stopping.wait())
+    stop.add_done_callback(lambda _: watch.wake())
     try:
         yield b"retry: 1000\n\n"
         while True:
@@ -109,17 +110,11 @@ async def stream(
             left = end - time.monotonic()
             if stop.done() or left <= 0:
                 return
-            reading = asyncio.ensure_future(watch.next(min(heartbeat, left)))
             try:
-                await asyncio.wait({reading, stop}, return_when=asyncio.FIRST_COMPLETED)
-                if not reading.done():
-                    return
-                batch = reading.result()
+                batch = await watch.next(min(heartbeat, left))
             except KeepthreadError as error:
                 yield _event("error", json.dumps(problem_of(error).body()))
                 return
-            finally:
-                reading.cancel()
     finally:
         stop.cancel()
         watch.close()
