@@ -1,6 +1,5 @@
 """An MCP server for tests: over a real store, with clients of the SDK in both eras."""
 
-import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,7 +18,6 @@ ERAS: tuple[Era, ...] = ("auto", "legacy")
 ANN = "ann"
 SECRET = "quetzal"
 """A word that only another owner wrote."""
-_HEAD = re.compile(r"\[[^\n]*, quoted, fence ([0-9a-f]{16})\]")
 
 
 @asynccontextmanager
@@ -66,23 +64,3 @@ def text_of(result: Any) -> str:
     content = result.messages[0].content if hasattr(result, "messages") else result.content[0]
     assert isinstance(content, types.TextContent)
     return content.text
-
-
-def outside_quotations(text: str) -> str:
-    """Return what a text says in its own voice; fail if a quotation is not closed."""
-    rest: list[str] = []
-    fence = ""
-    for line in text.split("\n"):
-        head = _HEAD.fullmatch(line)
-        if fence and line == f"[end of quote, fence {fence}]":
-            fence = ""
-        elif fence:
-            assert line.startswith(">"), line
-            assert fence not in line
-        elif head:
-            fence = head[1]
-            rest.append(line.replace(fence, "FENCE"))
-        else:
-            rest.append(line)
-    assert not fence, "a quotation is open"
-    return "\n".join(rest)

@@ -17,8 +17,9 @@ from keepthread.apps.http.app import create_app
 from keepthread.apps.http.settings import HttpSettings, Issuer
 from keepthread.apps.mcp.quotations import session_uri
 from keepthread.models.tokens import Estimator
+from proofs.p25_agents import outside_quotations
 from tests.http_world import HttpWorld, listening, url_of
-from tests.mcp_world import ERAS, SECRET, Era, fill, outside_quotations, text_of
+from tests.mcp_world import ERAS, SECRET, Era, fill, text_of
 from tests.test_http_tokens import ISSUER, claims, jwk, token
 
 MCP = frozenset({"mcp"})

@@ -16,6 +16,7 @@ from keepthread import Memory, Message, ToolCall
 from keepthread.apps.mcp.definitions import INSTRUCTIONS, TOOLS
 from keepthread.apps.mcp.quotations import read_messages, session_id, session_uri
 from keepthread.models.tokens import Estimator
+from proofs.p25_agents import outside_quotations
 from tests.mcp_world import (
     ANN,
     ERAS,
@@ -24,7 +25,6 @@ from tests.mcp_world import (
     client,
     fill,
     opened,
-    outside_quotations,
     text_of,
 )
 from tests.preloaded import KEEPTHREAD

@@ -17,7 +17,10 @@ MARKDOWN: Final = "markdown"
 CHATGPT: Final = "chatgpt"
 CLAUDE: Final = "claude"
 HAROMBE: Final = "harombe"
-FORMATS: Final = (JSONL, MARKDOWN, CHATGPT, CLAUDE, HAROMBE)
+CLAUDE_CODE: Final = "claude-code"
+CODEX: Final = "codex"
+AGENTS: Final = (CLAUDE_CODE, CODEX)
+FORMATS: Final = (JSONL, MARKDOWN, CHATGPT, CLAUDE, HAROMBE, *AGENTS)
 CHATS: Final = "chats"
 """A file of ChatGPT or Claude: the conversations in it say which."""
 
@@ -39,7 +42,16 @@ def format_of(head: bytes) -> str:
     if head.startswith((ARCHIVE, b"[")):
         return CHATS
     ours = not head.startswith(b"{") or re.match(rb'\{\s*"format"', head)
-    return JSONL if ours else CHATS
+    return JSONL if ours else agent_of(head) or CHATS
+
+
+def agent_of(head: bytes) -> str | None:
+    """Return the coding agent that wrote a session file, by its first bytes; None if none did."""
+    if re.match(rb'\{[^{}]{0,200}"type"\s*:\s*"session_meta"', head):
+        return CODEX
+    lines = re.search(rb'"sessionId"\s*:\s*"', head) and re.search(rb'"type"\s*:\s*"', head)
+    export = re.search(rb'"(?:mapping|chat_messages)"\s*:', head)
+    return CLAUDE_CODE if head.startswith(b"{") and lines and not export else None
 
 
 MAX_PART: Final = 8 << 30

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from keepthread.interchange import chats, harombe, import_, transcripts
+from keepthread.interchange import agents, chats, harombe, import_, transcripts
 from keepthread.interchange import copy as copies
 from keepthread.interchange import export as exports
 from keepthread.protocols import Progress, Store
@@ -38,6 +38,7 @@ def _blocking(
 export = _blocking(exports.export)
 import_lines = _blocking(import_.import_lines)
 import_chats = _blocking(chats.import_chats)
+import_agents = _blocking(agents.import_agents)
 import_harombe = _blocking(harombe.import_harombe)
 import_transcript = _blocking(transcripts.import_transcript)
 save_transcript = _blocking(transcripts.save_transcript)

@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from io import BufferedReader, BytesIO
@@ -17,9 +17,18 @@ from keepthread.apps.cli.report_types import counted
 from keepthread.apps.cli.stores import place_of
 from keepthread.apps.cli.wiring import current_counter
 from keepthread.errors import InvalidInput, WrongFormat
+from keepthread.interchange.agents import import_agents, session_files
 from keepthread.interchange.chats import check_chats, import_chats
 from keepthread.interchange.conversations import Arrived
-from keepthread.interchange.files import CHATS, FORMATS, HAROMBE, JSONL, MARKDOWN, format_of
+from keepthread.interchange.files import (
+    AGENTS,
+    CHATS,
+    FORMATS,
+    HAROMBE,
+    JSONL,
+    MARKDOWN,
+    format_of,
+)
 from keepthread.interchange.harombe import check_harombe, import_harombe
 from keepthread.interchange.import_ import Imported, import_lines
 from keepthread.interchange.jsonl import check_header, decode_line, lines_of
@@ -55,7 +64,10 @@ class Arrival(NamedTuple):
 
 async def bring(call: Call, file: BinaryIO, wanted: ImportOptions) -> int:
     """Read a file into the store, report the result, and return the exit status."""
-    arrival = look_into(file, wanted)
+    return await _take_in(call, look_into(file, wanted), wanted)
+
+
+async def _take_in(call: Call, arrival: Arrival, wanted: ImportOptions) -> int:
     counter = Estimator() if wanted.form == JSONL else current_counter(call)
     async with call.memory(create=True, counter=counter) as memory:
         with call.progress("Importing", arrival.unit) as progress:
@@ -91,6 +103,8 @@ def look_into(file: BinaryIO, wanted: ImportOptions) -> Arrival:
         return _transcript(file, wanted)
     if wanted.form == HAROMBE:
         return _database(file, wanted)
+    if wanted.form in AGENTS:
+        return _agents([file], wanted)
     return _chats(file, wanted)
 
 
@@ -200,6 +214,31 @@ def _database(file: BinaryIO, wanted: ImportOptions) -> Arrival:
         )
 
     return Arrival(read, "messages", owner)
+
+
+def _agents(files: Iterable[BinaryIO], wanted: ImportOptions) -> Arrival:
+    if wanted.branches:
+        raise InvalidInput("a session of a coding agent has no branches: leave out --branches")
+    owner = wanted.owner or wanted.default_owner
+
+    async def read(store: Store, counter: TokenCounter, progress: Progress | None) -> Arrived:
+        return await import_agents(
+            store,
+            files,
+            counter=counter,
+            owner=owner,
+            prefix=wanted.prefix,
+            size=wanted.size,
+            progress=progress,
+        )
+
+    return Arrival(read, owner=owner)
+
+
+def _each_opened(paths: Sequence[Path]) -> Generator[BinaryIO]:
+    for path in paths:
+        with path.open("rb") as file:
+            yield file
 
 
 def _chats(file: BinaryIO, wanted: ImportOptions) -> Arrival:
@@ -313,14 +352,19 @@ async def import_file(
 ) -> int:
     """Read conversations into the store.
 
-    An export of ours, of ChatGPT or of Claude, an archive of theirs, a transcript, or the memory.db
-    of harombe: the format is known by the content. The store is created if it does not exist. An
-    interrupted import resumes when it is run again.
+    An export of ours, of ChatGPT or of Claude, an archive of theirs, a transcript, the memory.db of
+    harombe, or a session file of Claude Code or Codex, or a folder of them: the format is known by
+    the content. The store is created if it does not exist. An interrupted import resumes when it is
+    run again.
     """
     if form not in (None, *FORMATS):
         raise InvalidInput(f"--format must be one of {', '.join(FORMATS)}, not {form!r}")
     if file.is_dir() and session is not None:
         return await seed_session(call, file, session, owner=owner, last=last)
+    if file.is_dir() and (found := session_files(file)):
+        size = sum(each.stat().st_size for each in found)
+        options = ImportOptions(form or AGENTS[0], size, prefix, owner, branches, call.owner)
+        return await _take_in(call, _agents(_each_opened(found), options), options)
     if file.is_dir():
         raise InvalidInput(
             f"{file} is a folder: name a file in it; --session SESSION makes one session of a"

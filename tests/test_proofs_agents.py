@@ -1,0 +1,29 @@
+"""P25 at a small size: what agents are shown is quoted; and its proof is not blind."""
+
+import pytest
+
+from keepthread.apps.mcp import quotations
+from proofs.p25_agents import PROOF, WAYS
+from tests.seeds import SEED
+
+
+def small(size: int = PROOF.small) -> tuple[str, ...]:
+    outcome = PROOF.run(size, SEED, lambda done, of: None)
+    assert outcome.figures["attacks"] == size
+    return outcome.broken
+
+
+def test_an_agents_memory_is_not_poisoned_silently() -> None:
+    assert small() == ()
+
+
+def test_text_that_is_not_quoted_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quotations, "fenced", lambda text, fence, title: f"{title}\n{text}")
+    broken = small(len(WAYS))
+    assert any("outside a quotation" in each for each in broken)
+
+
+def test_names_that_are_not_encoded_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quotations, "session_uri", lambda id: f"session {id}")
+    broken = small(2 * len(WAYS))
+    assert any("a session's name" in each for each in broken)
