@@ -1,8 +1,8 @@
 """Aligning a log with the history that a client sends again with every request.
 
 Many clients know nothing of a memory: each request repeats the conversation as they see it. The log
-has most of it already. What is new is appended, and what the client no longer has is hidden, as by
-`rewind`: an edited question, an answer that is generated again. Nothing is deleted.
+has most of it already. New messages are appended, and those that the client no longer has are
+hidden, as by `rewind`: an edited question, an answer that is generated again. Nothing is deleted.
 """
 
 import unicodedata
@@ -44,14 +44,14 @@ class Aligned(NamedTuple):
 
 
 class _Likeness(NamedTuple):
-    """What a message is compared by."""
+    """The parts of a message that are compared."""
 
     role: str
     text: str | None
     """None if it agrees with every text."""
     calls: tuple[str | None, ...]
     is_summary: bool = False
-    """Whether a client wrote it in the place of older messages; it stands behind newer ones."""
+    """Whether a client wrote it in the place of older messages; the log has it after newer ones."""
 
 
 class Match(NamedTuple):
@@ -60,7 +60,7 @@ class Match(NamedTuple):
     known: frozenset[int]
     """The messages of the history that the log has, by their indexes."""
     end: int
-    """The index in the log behind the last of them."""
+    """The index in the log after the last of them."""
     length: int = 0
     """How many agree in a row."""
     summaries: int = 0
@@ -105,7 +105,7 @@ def find_match(log: Sequence[Message], given: Sequence[Message]) -> Match:
 
     It begins where the log begins. If the first messages differ, the client has dropped its oldest
     messages, or has put a summary in their place: then it begins where most messages agree, if the
-    log ends there or two agree. A history that is nowhere in the log continues behind its end.
+    log ends there or two agree. A history that is nowhere in the log continues after its end.
     """
     return _find([_likeness(m) for m in log], [_likeness(m) for m in given])
 

@@ -31,7 +31,7 @@ _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _TIMEOUT: Final = 30.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 _ONCE: Final = frozenset({"DELETE", "PATCH"})
-"""Methods whose second request would be told that the thing is gone or has changed."""
+"""Methods whose second request would fail: the thing is gone, or has changed."""
 _REPEATED: Final = frozenset({409, 429, 502, 503, 504})
 """Statuses after which a request is sent again: the server was busy or away, or is still at it."""
 _IN_FLIGHT: Final = "request_in_flight"

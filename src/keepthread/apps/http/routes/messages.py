@@ -133,8 +133,8 @@ async def _append_to(caller: Caller, session: Session, body: AppendBody) -> list
 async def align_messages(caller: Writes, session: SessionId, body: HistoryBody) -> Response:
     """Make a session continue with the history that a client sends again with every request.
 
-    What the session has already is kept, what is new is appended, and what the client no longer has
-    is hidden, as by `rewind`. Messages are compared by role, text and calls; their ids are not
+    Messages that the session has are kept, new ones are appended, and those that the client no
+    longer has are hidden, as by `rewind`. Messages are compared by role, text and calls; their ids are not
     used. The request can be sent again: then everything is kept.
     """
     found = await caller.memory.get_session(session)
