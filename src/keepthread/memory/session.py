@@ -160,8 +160,8 @@ class Session:
         """Make the log continue with the history that a client sends again with every request.
 
         Messages that the log has are kept, new ones are appended, and those that the client no
-        longer has are hidden, as by `rewind`. A history without its oldest messages continues where it is found
-        in the log; one that is not found is appended. Messages are compared by their role, text and
+        longer has are hidden, as by `rewind`. A history without its oldest messages continues where
+        it is found in the log; one that is not found is appended. Messages are compared by their role, text and
         calls, not by their ids; results of tools by their calls. Calls at the same time do not
         double anything.
         """

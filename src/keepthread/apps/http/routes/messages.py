@@ -134,8 +134,8 @@ async def align_messages(caller: Writes, session: SessionId, body: HistoryBody) 
     """Make a session continue with the history that a client sends again with every request.
 
     Messages that the session has are kept, new ones are appended, and those that the client no
-    longer has are hidden, as by `rewind`. Messages are compared by role, text and calls; their ids are not
-    used. The request can be sent again: then everything is kept.
+    longer has are hidden, as by `rewind`. Messages are compared by role, text and calls; their ids
+    are not used. The request can be sent again: then everything is kept.
     """
     found = await caller.memory.get_session(session)
     return reply(await found.align([each.message() for each in body.messages]))
