@@ -96,6 +96,7 @@ async def test_the_role_of_programs_cannot_use_the_tables(postgres: PostgresServ
             tables.secret("cursor"),
             tables.begin_request(REQUEST, DIGEST, NOW),
             tables.audit(an_entry("a")),
+            tables.prune_audit(NOW),
         ):
             with pytest.raises(Unsupported, match="keepthread_server"):
                 await call
