@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from keepthread.context.context import Context
+from keepthread.context.ids import derived_ids
 from keepthread.errors import InvalidInput, MessageNotFound, Stale
 from keepthread.memory import history as branching
 from keepthread.memory.conversation import Conversation
@@ -312,17 +313,22 @@ class Session:
         cache_turns: int,
         *,
         author: str | None = None,
+        id: str | None = None,
     ) -> None:
         """Record a call and its result, and cache the result for `cache_turns` turns.
 
-        For programs that run tools themselves; see `Turn.tool` for those that do not.
+        For programs that run tools themselves; see `Turn.tool` for those that do not. An `id` makes
+        it safe to record the same result twice.
         """
         conversation, cache = self._conversation, self._conversation.cache
         request, text = tool_request(name, args), text_of(result)
         cache.key(request, author)  # checks the author before anything is recorded
         check_count(cache_turns, "cache_turns")
         turn = await conversation.tool_turn()
-        call, answer = await conversation.append(pair(request, text, conversation.ids))
+        ids = conversation.ids
+        if id is not None:
+            ids = derived_ids("cached tool", self.key, check_id(id, "id"))
+        call, answer = await conversation.append(pair(request, text, ids))
         if cache_turns:
             await cache.remember(request, author, turn, cache_turns, Recorded(call.id, answer))
             conversation.maintenance.remembers(cache.session)

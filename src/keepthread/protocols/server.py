@@ -49,7 +49,7 @@ class KeptAnswer(NamedTuple):
     status: int
     headers: tuple[tuple[str, str], ...] = ()
     body: bytes | None = b""
-    """None if it is not kept: it was too large, or the tenant forgot something since it was asked."""
+    """None if it is not kept: it is too large, or the tenant forgot something since it began."""
 
 
 RequestState: TypeAlias = Literal["new", "in_flight", "mismatch", "done"]

@@ -292,7 +292,7 @@ class TablesContract:
         assert await tables.list_audit() == kept[4:]
         assert await tables.list_audit(tenant="t0") == kept[4:5]
         assert await tables.prune_audit(NOW + 99) == 1
-        assert await tables.list_audit() == kept[5:]  # numbers go on from the newest
+        assert await tables.list_audit() == kept[5:]  # numbers continue from the newest
         assert await tables.audit(an_entry("b")) > kept[5].number
 
     # --- tenants ---

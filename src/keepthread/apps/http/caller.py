@@ -15,6 +15,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from keepthread.apps.http.keys import SCOPES
 from keepthread.apps.http.problems import Problem
 from keepthread.memory.owner import OwnerMemory
+from keepthread.protocols.server import AuditEntry
 
 if TYPE_CHECKING:
     from keepthread.apps.http.state import WorkerState
@@ -89,6 +90,13 @@ def state_of(request: Request) -> "WorkerState":
     return request.app.state.keepthread
 
 
+async def audit(state: "WorkerState", caller: Caller, action: str, *targets: str | None) -> None:
+    """Write to the audit log what a caller is about to do, and to which ids."""
+    ids = tuple(target for target in targets if target is not None)
+    entry = AuditEntry(state.clock(), caller.key_id, caller.tenant, caller.owner, action, ids)
+    await state.tables.audit(entry)
+
+
 def needs(scope: str) -> Any:
     """Return a dependency: the `Caller` if the credential has the scope, else a problem."""
     return Depends(_dependency(scope, _caller))
@@ -117,12 +125,7 @@ def _dependency(scope: str, make: Callable[[Request, Identity], Any]) -> Callabl
         if identity is None:
             raise unauthenticated("unauthenticated", "This path needs a key.")
         if scope not in identity.scopes:
-            raise Problem(
-                403,
-                "scope_required",
-                f"This needs a key with the scope {scope}; `keepthread keys create` makes one.",
-                headers={"WWW-Authenticate": _challenge("insufficient_scope", scope)},
-            )
+            raise without_scope(scope)
         return make(request, identity)
 
     dependency.__name__ = f"needs_{scope}"
@@ -163,6 +166,16 @@ def _operator(request: Request, identity: Identity) -> Operator:
         key_id=identity.key_id,
         scopes=identity.scopes,
         cursor_key=state.cursor_key,
+    )
+
+
+def without_scope(scope: str) -> Problem:
+    """Return the problem of a request whose credential does not have a scope."""
+    return Problem(
+        403,
+        "scope_required",
+        f"This needs a key with the scope {scope}; `keepthread keys create` makes one.",
+        headers={"WWW-Authenticate": _challenge("insufficient_scope", scope)},
     )
 
 

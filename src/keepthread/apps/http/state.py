@@ -2,14 +2,19 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 from keepthread.apps.http.settings import HttpSettings
 from keepthread.memory.memory import Memory
+from keepthread.protocols.server import LEASE, RequestId
 
 if TYPE_CHECKING:
     from keepthread.protocols.server import ServerTables
+
+RENEWAL: Final = LEASE / 3
+"""Seconds between two notes that a request is still worked on."""
 
 
 class WorkerState:
@@ -47,6 +52,22 @@ class WorkerState:
     def memory_of(self, tenant: str) -> Memory:
         """Return a tenant's memory."""
         return self._memory.tenant(tenant)
+
+    @contextmanager
+    def renewing(self, request: RequestId, token: bytes) -> Generator[None]:
+        """Keep a request for this worker while the block runs, however long it takes."""
+        loop = asyncio.get_running_loop()
+
+        def renew() -> None:
+            nonlocal timer
+            self.spawn(self.tables.renew_request(request, token, self.clock()))
+            timer = loop.call_later(RENEWAL, renew)
+
+        timer = loop.call_later(RENEWAL, renew)
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Start work that outlives its request; `finish` waits for it."""

@@ -5,6 +5,7 @@ from typing import Final
 from fastapi import APIRouter, Response
 
 from keepthread.apps.http.bodies import ForkBody, RewindBody
+from keepthread.apps.http.idempotency import ids_of
 from keepthread.apps.http.operations import (
     NOTHING,
     OF_SESSIONS,
@@ -20,7 +21,7 @@ from keepthread.apps.http.operations import (
 )
 from keepthread.apps.http.paths import segment
 from keepthread.apps.http.replies import Outcome, nothing, page_of, reply, session_reply
-from keepthread.errors import NotFound
+from keepthread.errors import NotFound, SessionExists
 from keepthread.types import Hidden, Message, Summary
 
 router: Final = APIRouter(prefix="/v1/sessions/{session:id}", tags=["history"])
@@ -93,8 +94,15 @@ async def fork_session(
     caller: Writes, session: SessionId, body: ForkBody | None = None
 ) -> Response:
     """Create a session with a copy of this one, up to a position if one is given."""
-    given = body or ForkBody()
-    fork = await (await caller.memory.get_session(session)).fork(given.at, id=given.id)
+    given, found = body or ForkBody(), await caller.memory.get_session(session)
+    ids = ids_of(caller, found.key) if given.id is None else None
+    id = ids() if ids else given.id
+    try:
+        fork = await found.fork(given.at, id=id)
+    except SessionExists:
+        if ids is None or id is None:
+            raise
+        fork = await caller.memory.get_session(id)  # made by a worker that died after it
     return session_reply(fork.info, 201, location=f"/v1/sessions/{segment(fork.id)}")
 
 

@@ -33,6 +33,7 @@ from keepthread.apps.http.operations import (
 from keepthread.apps.http.replies import BuiltContext, RecordedText, TurnState, page_of, reply
 from keepthread.apps.http.routes.contexts import built
 from keepthread.errors import InvalidInput
+from keepthread.memory.tool_calls import pair, text_of, tool_request
 from keepthread.memory.turn import Turn
 from keepthread.types import Message
 
@@ -171,10 +172,28 @@ async def record_tool(
         return body.result
 
     resumed = await _resumed(caller, session, turn)
+    call_id, ids = body.call_id, ids_of(caller, turn)
+    if call_id is None and ids is not None:
+        request = tool_request(body.name, body.arguments)
+        call, result = pair(request, text_of(body.result), ids)
+        if not body.cache_turns:
+            stored = await resumed.append(call, result)
+            return reply(RecordedText(stored[-1].content))
+        found = await caller.memory.get_session(session)
+        cached = await found.cached_tool(body.name, body.arguments, author=resumed.user.author)
+        if cached is not None:
+            return reply(RecordedText(cached))
+        call_id = await _appended(resumed, call)
     text = await resumed.tool(
-        body.name, body.arguments, ran, call_id=body.call_id, cache_turns=body.cache_turns
+        body.name, body.arguments, ran, call_id=call_id, cache_turns=body.cache_turns
     )
     return reply(RecordedText(text))
+
+
+async def _appended(turn: Turn, call: Message) -> str:
+    """Append a message with one tool call; its result then has an id that follows from it."""
+    await turn.append(call)
+    return call.tool_calls[0].id
 
 
 @operation(
@@ -189,5 +208,9 @@ async def run_memory_tool(
 ) -> Response:
     """Run `remember` or `search_memory` for a model, and record call and result."""
     resumed = await _resumed(caller, session, turn)
-    text = await resumed.memory_tool(body.name, body.arguments, call_id=body.call_id)
+    call_id, ids = body.call_id, ids_of(caller, turn)
+    if call_id is None and ids is not None:
+        call, _ = pair(tool_request(body.name, body.arguments), "", ids)
+        call_id = await _appended(resumed, call)
+    text = await resumed.memory_tool(body.name, body.arguments, call_id=call_id)
     return reply(RecordedText(text))

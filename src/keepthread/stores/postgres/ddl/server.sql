@@ -103,7 +103,7 @@ END
 $$;
 
 -- Delete entries of the audit log up to a number, and return how many. The role of servers may delete no others:
--- not the newest, from which numbers go on, and none of the last 30 days.
+-- not the newest, from which numbers continue, and none of the last 30 days.
 CREATE FUNCTION keepthread.prune_entries(_until bigint) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
 DECLARE
