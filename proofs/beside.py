@@ -36,8 +36,11 @@ async def titles(store: Store, markers: Sequence[Marker]) -> list[str]:
     return [marker.text for marker in markers if any(marker.text in text for text in texts)]
 
 
-async def kept_answers(ground: Ground, rng: random.Random) -> list[Marker]:
-    """Return markers in answers that a server keeps for requests that are sent again."""
+_LATE: Final = RequestId("default", "key", "late")
+
+
+async def kept_answers(ground: Ground, rng: random.Random) -> tuple[list[Marker], bytes]:
+    """Return markers in answers that a server keeps, and the token of a request in flight."""
     markers = new_markers(rng, 3)
     async with ground.opened() as memory:
         tables = memory.store.server_tables()
@@ -46,7 +49,15 @@ async def kept_answers(ground: Ground, rng: random.Random) -> list[Marker]:
             begun = await tables.begin_request(request, bytes(32), NOON)
             answer = KeptAnswer(200, (), marker.text.encode())
             assert await tables.end_request(request, begun.token, answer)
-    return markers
+        token = (await tables.begin_request(_LATE, bytes(32), NOON)).token
+    return markers, token
+
+
+async def answer_late(ground: Ground, token: bytes, marker: Marker) -> None:
+    """End the request that was in flight; its worker read the marker before it was forgotten."""
+    async with ground.opened() as memory:
+        answer = KeptAnswer(200, (), marker.text.encode())
+        assert await memory.store.server_tables().end_request(_LATE, token, answer)
 
 
 # --- files that chats keep aside ---

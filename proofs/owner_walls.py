@@ -101,6 +101,7 @@ VALUES: Final[Mapping[str, Value]] = {
     # ids, keys, cursors and names of somebody else
     "OwnerMemory.id": session_name,
     "OwnerMemory.create_session.id": maybe(session_name),
+    "OwnerMemory.forget.id": maybe(session_name),
     "OwnerMemory.session": maybe(session_name),
     "OwnerMemory.message": maybe(named("message")),
     "OwnerMemory.author": maybe(named("owner")),
@@ -112,6 +113,7 @@ VALUES: Final[Mapping[str, Value]] = {
     "Session.full_text.message": named("message"),
     "Session.fork.id": maybe(session_name),
     "Session.turn.id": maybe(named("message")),
+    "Session.cache_tool.id": maybe(named("message")),
     "Session.title_from": maybe(named("message")),
     "Session.version": maybe(named("cursor")),
     "Facts.version": maybe(named("cursor")),

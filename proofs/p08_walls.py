@@ -325,7 +325,7 @@ AROUND: Final = {
     *("settle_server", "insert_key", "key", "keys"),
     *("keys_of_tenant", "replace_key", "drop_keys", "secret", "insert_secret"),
     *("begin_request", "end_request", "abandon_request", "purge_requests", "drop_answers"),
-    *("append_entry", "entries", "entries_of_tenant"),
+    *("renew_request", "append_entry", "entries", "entries_of_tenant", "prune_entries"),
 }
 """Statements that touch no tenant's row: of a connection, of a transaction, of the format, and
 those of the operator and of a server, which the role of all others may not run."""

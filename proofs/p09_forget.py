@@ -93,7 +93,8 @@ async def everything(ground: Ground, tally: Tally, rng: random.Random) -> None:
             await session.append(Message(role="user", id="clash", content="plain"))
     await ground.index()
     await queue_some(ground, queued, markers[-2 * len(QUEUED) :])
-    markers = [*markers, *await beside.kept_answers(ground, rng)]
+    answered, token = await beside.kept_answers(ground, rng)
+    markers = [*markers, *answered]
     seen = ground.found(markers)
     tally.expect(len(seen) == len(markers), f"before: {len(seen)} of {len(markers)} are in files")
     store = await OutboxStore.open(ground.outbox, partial(open_store, ground), target="proof")
@@ -109,6 +110,7 @@ async def everything(ground: Ground, tally: Tally, rng: random.Random) -> None:
         tally.expect(not survey.set_aside, "something is still set aside in the outbox")
         await check_bystander(memory, ground, tally)
         await check_index(memory, markers, tally)
+    await beside.answer_late(ground, token, answered[0])
     tally.gone(ground, markers, "after all was forgotten")
 
 

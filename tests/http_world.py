@@ -94,7 +94,7 @@ async def furnished(world: HttpWorld, owner: str, name: str, words: str) -> dict
 @asynccontextmanager
 async def http_world(url: str) -> AsyncIterator[HttpWorld]:
     """Open a store and an application over it."""
-    async with Memory.open(url, counter=Estimator(), keep_why=5) as memory:
+    async with Memory.open(url, counter=Estimator(), keep_why=20) as memory:
         tables = memory.store.server_tables()
         world = HttpWorld(memory, tables, create_app(memory, tables, SETTINGS))
         try:
@@ -130,6 +130,10 @@ class Served:
         """Return a client of an owner."""
         headers = {"Authorization": f"Bearer {self.key(owner, **more)}"}
         return httpx2.Client(base_url=f"{self.address}/v1", headers=headers, timeout=60)
+
+    def settle(self) -> None:
+        """Wait for the work of the memory in the background."""
+        asyncio.run_coroutine_threadsafe(self.world.memory.idle(), self._loop).result()
 
     def furnish(self, owner: str) -> dict[str, str]:
         """Give an owner one of each thing; return their ids by the names of parameters."""

@@ -1,12 +1,14 @@
 """`Idempotency-Key`: a request that is sent again is not done again."""
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import httpx2
 import pytest
 
 from keepthread.apps.http.settings import HttpSettings
+from keepthread.memory.tool_cache import ToolCache
 from keepthread.protocols.server import LEASE
 from tests.http_app import Served, served
 from tests.http_world import HttpWorld, http_world
@@ -180,6 +182,51 @@ async def test_a_fork_whose_worker_died_is_made_once() -> None:
         first, second = await send_to_worker_that_dies(world, client, "/sessions/s/fork", {})
         assert first.json()["id"] == second.json()["id"]
         assert len(await world.memory.for_owner("ann").list_sessions()) == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "messages"),
+    [
+        ("/turns/q/tools", {"name": "look", "result": "a lake"}, 2),
+        ("/turns/q/tools", {"name": "look", "result": "a lake", "cache_turns": 2}, 2),
+        ("/turns/q/memory-tools", {"name": "search_memory", "arguments": {"query": "x"}}, 2),
+        ("/tools", {"name": "look", "result": "a lake"}, 2),
+        ("/notes", {"key": "n", "text": "a note", "once": False}, 1),
+        ("/fork", {}, 0),
+    ],
+)
+@pytest.mark.parametrize("moment", ["before its last write", "before its response"])
+async def test_what_a_worker_stored_before_it_died_is_not_stored_again(
+    path: str, body: dict[str, Any], messages: int, moment: str
+) -> None:
+    async with http_world("ram://") as world:
+        client = await world.of("ann")
+        await client.put("/sessions/s")
+        await client.post("/sessions/s/turns", json={"text": "hello", "id": "q"})
+        state, end_request = world.app.state.keepthread, world.tables.end_request
+        with pytest.MonkeyPatch.context() as patch:
+
+            async def died(*_: Any, **__: Any) -> None:
+                raise asyncio.CancelledError
+
+            async def silent(*_: Any) -> bool:
+                return True
+
+            if moment == "before its last write":
+                patch.setattr(ToolCache, "remember", died)
+            patch.setattr(world.tables, "abandon_request", silent)
+            patch.setattr(world.tables, "end_request", silent)
+            with suppress(asyncio.CancelledError):
+                await client.post(f"/sessions/s{path}", json=body, headers=KEY)
+        assert world.tables.end_request == end_request
+        state.clock = lambda clock=state.clock: clock() + LEASE + 1
+        second = await client.post(f"/sessions/s{path}", json=body, headers=KEY)
+        assert second.is_success, second.text
+        assert "Idempotency-Replayed" not in second.headers
+        owned = world.memory.for_owner("ann")
+        stored = await (await owned.get_session("s")).messages()
+        assert len(stored) == 1 + messages
+        assert len(await owned.list_sessions()) == 1 + (path == "/fork")
 
 
 async def test_a_new_key_is_stored_nowhere_also_not_as_a_response() -> None:

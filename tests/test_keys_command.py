@@ -56,6 +56,15 @@ def test_a_key_is_made_replaced_and_revoked(tmp_path: Path) -> None:
             return {entry.action for entry in await store.server_tables().list_audit()}
 
     assert asyncio.run(audited()) == actions
+    lines = run(tmp_path, "--json", "keys", "audit").stdout.splitlines()
+    entries = [json.loads(line) for line in lines]
+    assert [entry["action"] for entry in entries] == ["keys.create", "keys.rotate", "keys.revoke"]
+    assert entries[0]["targets"] == [key["id"]]
+    shown = run(tmp_path, "keys", "audit", "--days", "1").stdout
+    assert "keys.revoke" in shown
+    assert key["id"] in shown
+    nobody = run(tmp_path, "--tenant", "acme", "keys", "audit")
+    assert nobody.stderr == "The audit log of the tenant acme has no entries\n"
 
 
 def test_keys_of_another_tenant_are_not_shown(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import sqlite3
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -96,6 +97,7 @@ async def test_the_role_of_programs_cannot_use_the_tables(postgres: PostgresServ
             tables.secret("cursor"),
             tables.begin_request(REQUEST, DIGEST, NOW),
             tables.audit(an_entry("a")),
+            tables.prune_audit(NOW),
         ):
             with pytest.raises(Unsupported, match="keepthread_server"):
                 await call
@@ -122,7 +124,9 @@ async def test_the_role_of_servers_is_enough_for_the_tables_and_for_nothing_else
         tables = store.server_tables()
         await tables.add_key(a_key("k"))
         assert await tables.get_key("k") == a_key("k")
-        await tables.audit(an_entry("a"))
+        for at in (NOW, NOW, time.time(), time.time()):
+            await tables.audit(an_entry("a", at=at))
+        assert await tables.prune_audit(time.time() + 9) == 2  # none of the last 30 days
     with psycopg.connect(login, autocommit=True) as db:
         db.execute("SET ROLE keepthread_server")
         for statement in (

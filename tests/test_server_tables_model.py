@@ -32,6 +32,7 @@ STEP: st.SearchStrategy[Step] = st.one_of(
     st.tuples(st.just("wait"), st.tuples(STEPS)),
     st.tuples(st.just("begin"), st.tuples(REQUESTS, DIGESTS)),
     st.tuples(st.just("end"), st.tuples(REQUESTS, st.binary(max_size=3))),
+    st.tuples(st.just("renew"), st.tuples(REQUESTS)),
     st.tuples(st.just("abandon"), st.tuples(REQUESTS)),
     st.tuples(st.just("purge"), st.tuples()),
     st.tuples(st.just("clean"), st.tuples(TENANTS)),
@@ -48,6 +49,8 @@ class Request:
     token: bytes
     at: float
     answer: KeptAnswer | None = None
+    forgot: bool = False
+    """Whether its tenant forgot something since it began."""
 
 
 @dataclass
@@ -113,7 +116,15 @@ class Model:
             has_it = known is not None and known.token == token
             assert await self.tables.end_request(request, token, answer) is has_it
             if known and has_it:
-                known.answer = answer
+                known.answer = answer._replace(body=None) if known.forgot else answer
+
+    async def renew(self, request: RequestId) -> None:
+        token, known = self.tokens.get(request), self.requests.get(request)
+        if token is not None:
+            has_it = known is not None and known.token == token and known.answer is None
+            assert await self.tables.renew_request(request, token, self.now) is has_it
+            if known and has_it:
+                known.at = self.now
 
     async def abandon(self, request: RequestId) -> None:
         token, known = self.tokens.pop(request, None), self.requests.get(request)
@@ -132,8 +143,9 @@ class Model:
     async def clean(self, tenant: str) -> None:
         await self.store.tenant(tenant).clean()
         for id, known in self.requests.items():
-            if id.tenant == tenant and known.answer:
-                known.answer = known.answer._replace(body=None)
+            if id.tenant == tenant:
+                known.forgot = True
+                known.answer = known.answer and known.answer._replace(body=None)
 
     async def audit(self, tenant: str) -> None:
         await self.tables.audit(an_entry("a", tenant))

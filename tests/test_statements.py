@@ -128,7 +128,9 @@ OF_TABLES: Final = (
     "test_old_requests_are_purged",
     "test_keys_are_listed_by_id_in_pages",
     "test_entries_are_listed_by_their_numbers",
+    "test_the_oldest_entries_are_pruned_in_steps",
     "test_forgetting_deletes_the_bodies_of_answers",
+    "test_a_request_that_takes_long_is_renewed",
     "test_a_dropped_tenant_has_no_keys_and_no_requests",
 )
 """What runs every statement of a server's tables, on each backend."""

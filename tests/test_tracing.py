@@ -9,13 +9,15 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import StatusCode
+from opentelemetry.trace import SpanKind, StatusCode
 
 import keepthread
-from keepthread import Compaction, Hybrid, Memory, Message, View, sync
+from keepthread import Compaction, Hybrid, Memory, Message, OwnerMemory, View, sync
+from keepthread.apps.http.app import create_app
 from keepthread.errors import BudgetTooSmall
-from keepthread.memory.tracing import opentelemetry
+from keepthread.memory.tracing import opentelemetry, server_tracer
 from keepthread.testing.contract import Letters
+from tests.http_world import HttpWorld
 
 SECRET = "swordfish"
 
@@ -165,3 +167,72 @@ def test_without_the_extra_it_says_what_to_install() -> None:
     command = [sys.executable, "-I", "-S", "-c", code]  # no installed package is seen
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "tracing needs OpenTelemetry: pip install 'keepthread[otel]'" in result.stderr
+
+
+# --- requests of the HTTP server ---
+
+TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+
+
+async def test_a_request_is_a_span_of_the_clients_trace_without_text() -> None:
+    traced = Traced()
+    async with Memory.open("ram://", counter=Letters(), tracer=traced.tracer) as memory:
+        tables = memory.store.server_tables()
+        world = HttpWorld(memory, tables, create_app(memory, tables, tracer=traced.tracer))
+        key = await world.key("ann", frozenset({"read", "write"}))
+        client = world.client(key, traceparent=f"00-{TRACE}-{PARENT}-01")
+        await client.put(f"/sessions/{SECRET}", json={"title": SECRET})
+        message = {"role": "user", "content": SECRET}
+        await client.post(f"/sessions/{SECRET}/messages", json={"messages": [message]})
+        await client.get(f"/sessions?title={SECRET}&limit=0")
+        await world.client("kt_wrong", traceparent="00-zz-1-01").get("/sessions")
+        await client.aclose()
+    put, post, invalid, denied = (s for s in traced.spans() if s.kind is SpanKind.SERVER)
+    assert put.name == "PUT /v1/sessions/{session:id}"
+    assert dict(put.attributes or {}) == {
+        "http.request.method": "PUT",
+        "url.scheme": "http",
+        "http.route": "/v1/sessions/{session:id}",
+        "http.response.status_code": 201,
+        "keepthread.key": key.split("_")[1],
+        "keepthread.tenant": "default",
+    }
+    for span in (put, post, invalid):
+        assert span.context is not None
+        assert span.parent is not None
+        assert f"{span.context.trace_id:032x}" == TRACE
+        assert (f"{span.parent.span_id:016x}", span.parent.is_remote) == (PARENT, True)
+    (append,) = traced.spans("create_memory")
+    assert append.parent is not None
+    assert post.context is not None
+    assert append.parent.span_id == post.context.span_id
+    statuses = [(s.attributes or {})["http.response.status_code"] for s in (invalid, denied)]
+    assert (statuses, denied.parent) == ([422, 401], None)
+    assert "keepthread.key" not in (denied.attributes or {})
+    server = [s.to_json() for s in (put, post, invalid, denied)]
+    assert SECRET not in "".join(server)
+    assert key.split("_")[2] not in "".join(server)
+
+
+async def test_a_request_that_fails_is_a_span_with_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise RuntimeError(SECRET)
+
+    traced = Traced()
+    async with Memory.open("ram://", counter=Letters()) as memory:
+        tables = memory.store.server_tables()
+        world = HttpWorld(memory, tables, create_app(memory, tables, tracer=traced.tracer))
+        client = await world.of("ann")
+        monkeypatch.setattr(OwnerMemory, "list_sessions", fail)
+        assert (await client.get("/sessions")).status_code == 500
+        await client.aclose()
+    (span,) = traced.spans()
+    assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, None)
+    assert (span.attributes or {})["error.type"] == "500"
+    assert (SECRET in span.to_json(), span.events) == (False, ())
+
+
+def test_requests_are_traced_only_if_tracing_is_set_up() -> None:
+    assert server_tracer() is None

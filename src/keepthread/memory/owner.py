@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
+from keepthread.context.ids import derived_id
 from keepthread.errors import InvalidInput, SessionExists, SessionNotFound
 from keepthread.interchange.export import export_lines
 from keepthread.memory.blobs.blobs import Blobs
@@ -239,6 +240,7 @@ class OwnerMemory:
         everything: bool = False,
         answers: bool = False,
         dry_run: bool = False,
+        id: str | None = None,
         progress: Progress | None = None,
     ) -> "Receipt":
         """Erase messages, their copies and everything that was made from them, permanently.
@@ -248,8 +250,9 @@ class OwnerMemory:
         including title and prompt; such a session then no longer exists for any other call.
         `everything` erases all sessions of the owner, and the owner's facts. `answers` also erases
         answers known to have been written from the messages. `dry_run` only reports what would be
-        erased. `progress` counts the messages that are read to find what goes, then again from
-        zero those that are erased.
+        erased. An `id` of your own makes it safe to ask twice: an erasure that was done under it
+        returns its receipt, and one that was interrupted is completed. `progress` counts the
+        messages that are read to find what goes, then again from zero those that are erased.
         """
         given = (session, message, author, source, since, until)
         if everything == any(value is not None for value in given):
@@ -264,6 +267,8 @@ class OwnerMemory:
             answers=answers,
             dry_run=dry_run,
             progress=progress,
+            # Another owner may have an erasure of that id.
+            id=None if id is None else derived_id("forget", self._owner, check_id(id, "id")),
         )
 
     async def receipts(

@@ -70,14 +70,14 @@ class Rebuilt(NamedTuple):
         return {"matches": self.matches, "changes": [each._asdict() for each in self.changes]}
 
 
-_NOTHING: Final = Rebuilt(False, None, (), (PromptChange("unknown", "prompt"),))
+NOTHING_REBUILT: Final = Rebuilt(False, None, (), (PromptChange("unknown", "prompt"),))
 
 
 async def rebuild(conversation: Conversation, explanation: Explanation) -> Rebuilt:
     """Return the prompt that an explanation of this session is about."""
     references = _check_explanation(explanation).references
     if references is None or references.session != conversation.key:
-        return _NOTHING
+        return NOTHING_REBUILT
     known = [""] if conversation.knows else []
     reader = SourceReader(
         conversation.store,

@@ -236,10 +236,12 @@ class Services:
         dry_run: bool = False,
         progress: Progress | None = None,
         reader: str | None = None,
+        id: str | None = None,
     ) -> "Receipt":
         """Erase what matches; without an owner, the messages of all.
 
-        `reader` is the owner who gets the receipt, if that is not the program's operator.
+        `reader` is the owner who gets the receipt, if that is not the program's operator. `id`
+        names the erasure among all of the tenant's.
         """
         began, ended = seconds_of(since, "since"), seconds_of(until, "until")
         await self.settle()
@@ -247,7 +249,9 @@ class Services:
             await vectors.expect(self.store)
         forgetting = self.forgetting(progress, reader)
         query = forgetting.Query(session, message, owner, author, source, began, ended)
-        return await forgetting.forget(query, answers=answers, rewrite=rewrite, dry_run=dry_run)
+        return await forgetting.forget(
+            query, answers=answers, rewrite=rewrite, dry_run=dry_run, id=id
+        )
 
     async def receipts(
         self, owner: str | None, *, limit: int, cursor: str | None

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from keepthread.context.context import Context
+from keepthread.context.ids import derived_ids
 from keepthread.errors import InvalidInput, MessageNotFound, Stale
 from keepthread.memory import history as branching
 from keepthread.memory.alignment import Aligned, align
@@ -161,9 +162,9 @@ class Session:
 
         Messages that the log has are kept, new ones are appended, and those that the client no
         longer has are hidden, as by `rewind`. A history without its oldest messages continues where
-        it is found in the log; one that is not found is appended. Messages are compared by their role, text and
-        calls, not by their ids; results of tools by their calls. Calls at the same time do not
-        double anything.
+        it is found in the log; one that is not found is appended. Messages are compared by their
+        role, text and calls, not by their ids; results of tools by their calls. Calls at the same
+        time do not double anything.
         """
         texts = self._conversation.large_texts
         compared = [texts.shortened(check_message(message)) for message in messages]
@@ -330,17 +331,22 @@ class Session:
         cache_turns: int,
         *,
         author: str | None = None,
+        id: str | None = None,
     ) -> None:
         """Record a call and its result, and cache the result for `cache_turns` turns.
 
-        For programs that run tools themselves; see `Turn.tool` for those that do not.
+        For programs that run tools themselves; see `Turn.tool` for those that do not. An `id` makes
+        it safe to record the same result twice.
         """
         conversation, cache = self._conversation, self._conversation.cache
         request, text = tool_request(name, args), text_of(result)
         cache.key(request, author)  # checks the author before anything is recorded
         check_count(cache_turns, "cache_turns")
         turn = await conversation.tool_turn()
-        call, answer = await conversation.append(pair(request, text, conversation.ids))
+        ids = conversation.ids
+        if id is not None:
+            ids = derived_ids("cached tool", self.key, check_id(id, "id"))
+        call, answer = await conversation.append(pair(request, text, ids))
         if cache_turns:
             await cache.remember(request, author, turn, cache_turns, Recorded(call.id, answer))
             conversation.maintenance.remembers(cache.session)

@@ -6,7 +6,7 @@ The names are those of OpenTelemetry's conventions for generative AI, where an a
 
 from collections.abc import Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from keepthread.errors import Unavailable
 from keepthread.protocols import OpenSpan, Tracer
@@ -25,6 +25,62 @@ def opentelemetry(name: str = "keepthread") -> Tracer:
     """Return a tracer of the OpenTelemetry that is installed (extra `otel`) and set up."""
     tracer: Tracer = _api().get_tracer(name)
     return tracer
+
+
+def server_tracer() -> Any:
+    """Return a tracer for requests, or None unless OpenTelemetry is installed and set up."""
+    try:
+        api = _api()
+    except Unavailable:
+        return None
+    is_set_up = not isinstance(api.get_tracer_provider(), api.ProxyTracerProvider)
+    return api.get_tracer("keepthread.http") if is_set_up else None
+
+
+class RemoteParent(NamedTuple):
+    """A span of another program, from the header `traceparent`."""
+
+    trace: int
+    span: int
+    flags: int
+
+
+class ServerSpan:
+    """The span of a request."""
+
+    def __init__(self, span: Any, failed: Any) -> None:
+        """Wrap an open span."""
+        self._span = span
+        self._failed = failed
+        self.set_attribute: Final = span.set_attribute
+        self.update_name: Final = span.update_name
+
+    def fail(self, kind: str) -> None:
+        """Note that the server failed at the request."""
+        self._span.set_attribute(_ERROR, kind)
+        self._span.set_status(self._failed)
+
+
+@contextmanager
+def open_server_span(
+    tracer: Any, name: str, attributes: Mapping[str, Size], parent: RemoteParent | None
+) -> Generator[ServerSpan]:
+    """Open the span of a request, which continues the client's trace if there is one."""
+    api = _api()
+    context = None
+    if parent is not None:
+        flags = api.TraceFlags(parent.flags)
+        remote = api.SpanContext(parent.trace, parent.span, is_remote=True, trace_flags=flags)
+        context = api.set_span_in_context(api.NonRecordingSpan(remote))
+    with tracer.start_as_current_span(
+        name,
+        context=context,
+        kind=api.SpanKind.SERVER,
+        attributes=attributes,
+        record_exception=False,
+        set_status_on_exception=False,
+    ) as span:
+        yield ServerSpan(span, api.StatusCode.ERROR)
 
 
 class Spans:

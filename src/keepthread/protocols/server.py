@@ -49,7 +49,7 @@ class KeptAnswer(NamedTuple):
     status: int
     headers: tuple[tuple[str, str], ...] = ()
     body: bytes | None = b""
-    """None if it is not kept: it was too large, or the tenant has forgotten something since."""
+    """None if it is not kept: it is too large, or the tenant forgot something since it began."""
 
 
 RequestState: TypeAlias = Literal["new", "in_flight", "mismatch", "done"]
@@ -122,8 +122,19 @@ class ServerTables(Protocol):
         """
         ...
 
+    async def renew_request(self, request: RequestId, token: bytes, at: float) -> bool:
+        """Begin the `LEASE` of a request in flight again; return False if it is not this worker's.
+
+        For work that takes long: nobody else begins it in the meantime.
+        """
+        ...
+
     async def end_request(self, request: RequestId, token: bytes, answer: KeptAnswer) -> bool:
-        """Store the answer; return False if the worker with this token lost the request."""
+        """Store the answer; return False if the worker with this token lost the request.
+
+        An answer that is stored stays. If the tenant forgot something while the request was in
+        flight, its body is left out: it may repeat what was forgotten.
+        """
         ...
 
     async def abandon_request(self, request: RequestId, token: bytes) -> bool:
@@ -144,4 +155,11 @@ class ServerTables(Protocol):
         self, *, tenant: str | None = None, after: int = 0, limit: int = 100
     ) -> list[AuditEntry]:
         """Return entries after a number, oldest first: those of a tenant, or all."""
+        ...
+
+    async def prune_audit(self, before: float, *, limit: int = 1000) -> int:
+        """Delete up to `limit` of the oldest entries, if they are from before a time.
+
+        Return their number. The newest entry always stays, so that numbers are never used again.
+        """
         ...

@@ -4,7 +4,7 @@
 names the tenant; a backend only stores and reads. `Store` says what each method promises.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from keepthread.protocols import (
@@ -169,8 +169,15 @@ class TableBackend(Protocol):
         """
         ...
 
+    async def renew(self, claim: Claim, /) -> bool:
+        """Note that one in flight is still worked on; `id`, `tenant`, `token` and `at` count."""
+        ...
+
     async def end(self, claim: Claim, head: bytes, body: bytes | None, /) -> bool:
-        """Store an answer; only `id`, `tenant` and `token` of the claim count."""
+        """Store an answer, unless there is one; only `id`, `tenant` and `token` of the claim count.
+
+        The body is left out if bodies of the tenant were dropped since the claim.
+        """
         ...
 
     async def abandon(self, claim: Claim, /) -> bool:
@@ -182,6 +189,9 @@ class TableBackend(Protocol):
     async def entries(
         self, tenant: str | None, after: int, limit: int, /
     ) -> list[tuple[int, bytes]]: ...
+    async def prune(self, until: int, tenants: Collection[str], /) -> int:
+        """Delete entries up to a number, which are of these tenants; the newest is not one."""
+        ...
 
 
 class Backend(Protocol):

@@ -1,7 +1,7 @@
 """The tables of a server in memory, for `RamStore`."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from keepthread.stores.backend import Claim, RequestRow
@@ -14,6 +14,8 @@ class _Request(NamedTuple):
     claim: Claim
     head: bytes | None = None
     body: bytes | None = None
+    forgot: bool = False
+    """Whether the tenant forgot something since: the body of the answer is not kept."""
 
 
 class RamTables:
@@ -85,7 +87,19 @@ class RamTables:
         known = self._requests.get(claim.id)
         if known is None or known.claim.token != claim.token:
             return False
-        self._requests[claim.id] = _Request(known.claim, head, body)
+        if known.head is None:
+            kept = None if known.forgot else body
+            self._requests[claim.id] = known._replace(head=head, body=kept)
+        return True
+
+    @exclusive
+    async def renew(self, claim: Claim) -> bool:
+        self._check_open()
+        known = self._requests.get(claim.id)
+        if known is None or known.head is not None or known.claim.token != claim.token:
+            return False
+        renewed = known.claim._replace(at=claim.at)
+        self._requests[claim.id] = known._replace(claim=renewed)
         return True
 
     @exclusive
@@ -120,13 +134,21 @@ class RamTables:
         found = [(n, data) for n, of, data in self._entries if n > after and tenant in (None, of)]
         return found[:limit]
 
+    @exclusive
+    async def prune(self, until: int, tenants: Collection[str]) -> int:  # noqa: ARG002 - one list
+        self._check_open()
+        left = [each for each in self._entries if each[0] > until]
+        count = len(self._entries) - len(left)
+        self._entries = left
+        return count
+
     # --- tenants ---
 
     def drop_answers(self, tenant: str) -> None:
         """Delete the bodies of answers, which may repeat what a tenant forgets."""
         for id, known in self._requests.items():
             if known.claim.tenant == tenant:
-                self._requests[id] = known._replace(body=None)
+                self._requests[id] = known._replace(body=None, forgot=True)
 
     def drop(self, tenant: str) -> bool:
         """Delete the keys and requests of a tenant; return whether there were keys."""

@@ -34,6 +34,8 @@ DIGEST: Final = 32
 TOKEN: Final = 16
 _SECRET: Final = 32
 _CHECK: Final = 8
+_SALT: Final = 16
+"""Random bytes before a stored body: without them, the digest in the head says nothing of it."""
 _STATUSES: Final = range(100, 600)
 
 
@@ -101,9 +103,13 @@ class CheckedTables:
             return Begun("in_flight")
         return Begun("done", answer=_decode_answer(id, known))
 
+    async def renew_request(self, request: RequestId, token: bytes, at: float) -> bool:
+        return await self._backend.renew(_claimed(request, token, check_date(at, "at")))
+
     async def end_request(self, request: RequestId, token: bytes, answer: KeptAnswer) -> bool:
         claim = _claimed(request, token)
-        body = None if answer.body is None or len(answer.body) > MAX_BYTES else answer.body
+        keeps = answer.body is not None and len(answer.body) <= MAX_BYTES
+        body = os.urandom(_SALT) + (answer.body or b"") if keeps else None
         return await self._backend.end(claim, _encode_answer(claim.id, answer, body), body)
 
     async def abandon_request(self, request: RequestId, token: bytes) -> bool:
@@ -140,6 +146,21 @@ class CheckedTables:
         found = await self._backend.entries(tenant, after, check_count(limit, "limit"))
         return [_decode_entry(number, data) for number, data in found]
 
+    async def prune_audit(self, before: float, *, limit: int = 1000) -> int:
+        end = check_date(before, "before")
+        found = await self._backend.entries(None, 0, check_count(limit, "limit") + 1)
+        old: list[AuditEntry] = []
+        for number, data in found[:-1]:
+            if not is_sound_entry(data):
+                continue  # it goes with the sound ones around it
+            entry = _decode_entry(number, data)
+            if entry.at >= end:
+                break
+            old.append(entry)
+        if not old:
+            return 0
+        return await self._backend.prune(old[-1].number, {entry.tenant for entry in old})
+
 
 def _place(request: RequestId) -> bytes:
     """Return the name of a request in the tables: a digest, because clients choose its parts."""
@@ -150,10 +171,10 @@ def _place(request: RequestId) -> bytes:
     return sha256(dumps(list(request), "a request's id")).digest()
 
 
-def _claimed(request: RequestId, token: bytes) -> Claim:
+def _claimed(request: RequestId, token: bytes, at: float = 0.0) -> Claim:
     if type(token) is not bytes or len(token) != TOKEN:
         raise InvalidInput("the token must be the one that `begin_request` returned")
-    return Claim(_place(request), request.tenant, b"", token, 0.0, 0.0, 0.0)
+    return Claim(_place(request), request.tenant, b"", token, at, 0.0, 0.0)
 
 
 # --- rows ---
@@ -232,7 +253,7 @@ def _decode_answer(id: bytes, row: RequestRow) -> KeptAnswer:
     if row.body is not None and sha256(row.body).hexdigest() != value["body"]:
         raise Damaged("the answer to a request of the server's tables is damaged")
     headers = tuple((name, text) for name, text in value["headers"])
-    return KeptAnswer(value["status"], headers, row.body)
+    return KeptAnswer(value["status"], headers, None if row.body is None else row.body[_SALT:])
 
 
 def _decode_entry(number: int, data: bytes) -> AuditEntry:

@@ -280,6 +280,21 @@ class TablesContract:
             with refused(InvalidInput):
                 await tables.audit(bad)
 
+    @on_tables
+    async def test_the_oldest_entries_are_pruned_in_steps(self, tables: ServerTables) -> None:
+        for number in range(6):
+            await tables.audit(an_entry(f"a{number}", f"t{number % 2}", at=NOW + number))
+        kept = await tables.list_audit()
+        assert await tables.prune_audit(NOW) == 0
+        assert await tables.prune_audit(NOW + 4, limit=3) == 3
+        assert await tables.prune_audit(NOW + 4, limit=3) == 1
+        assert await tables.prune_audit(NOW + 4, limit=3) == 0
+        assert await tables.list_audit() == kept[4:]
+        assert await tables.list_audit(tenant="t0") == kept[4:5]
+        assert await tables.prune_audit(NOW + 99) == 1
+        assert await tables.list_audit() == kept[5:]  # numbers continue from the newest
+        assert await tables.audit(an_entry("b")) > kept[5].number
+
     # --- tenants ---
 
     @on_tables
@@ -295,7 +310,37 @@ class TablesContract:
         assert again == Begun("done", answer=ANSWER._replace(body=None))
         other = await tables.begin_request(REQUEST._replace(tenant="other"), DIGEST, NOW)
         assert other.answer == ANSWER
+        # Its worker may have read what is forgotten before it was.
         assert await tables.end_request(waiting, token, ANSWER)
+        again = await tables.begin_request(waiting, DIGEST, NOW)
+        assert again == Begun("done", answer=ANSWER._replace(body=None))
+        later = REQUEST._replace(key="later")
+        token = (await tables.begin_request(later, DIGEST, NOW)).token
+        assert await tables.end_request(later, token, ANSWER)
+        assert (await tables.begin_request(later, DIGEST, NOW)).answer == ANSWER
+
+    @on_tables
+    async def test_an_answer_that_is_stored_stays(self, tables: ServerTables) -> None:
+        token = (await tables.begin_request(REQUEST, DIGEST, NOW)).token
+        assert await tables.end_request(REQUEST, token, ANSWER)
+        assert await tables.end_request(REQUEST, token, KeptAnswer(200, (), b"another"))
+        assert (await tables.begin_request(REQUEST, DIGEST, NOW)).answer == ANSWER
+        await self.store.tenant("acme").clean()
+        assert await tables.end_request(REQUEST, token, ANSWER)  # sent again by its worker
+        found = await tables.begin_request(REQUEST, DIGEST, NOW)
+        assert found.answer == ANSWER._replace(body=None)
+
+    @on_tables
+    async def test_a_request_that_takes_long_is_renewed(self, tables: ServerTables) -> None:
+        token = (await tables.begin_request(REQUEST, DIGEST, NOW)).token
+        assert await tables.renew_request(REQUEST, token, NOW + LEASE - 1)
+        soon = await tables.begin_request(REQUEST, DIGEST, NOW + 2 * LEASE - 2)
+        assert soon == Begun("in_flight")
+        heir = await tables.begin_request(REQUEST, DIGEST, NOW + 2 * LEASE)
+        assert heir.state == "new"
+        assert not await tables.renew_request(REQUEST, token, NOW + 2 * LEASE)
+        assert await tables.end_request(REQUEST, heir.token, ANSWER)
+        assert not await tables.renew_request(REQUEST, heir.token, NOW + 2 * LEASE)
 
     @on_tables
     async def test_a_dropped_tenant_has_no_keys_and_no_requests(self, tables: ServerTables) -> None:

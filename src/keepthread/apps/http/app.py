@@ -1,6 +1,6 @@
 """The application of one worker: the routes, and the layers around them."""
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import APIRouter, FastAPI, Request
 from starlette.middleware.cors import CORSMiddleware
@@ -14,6 +14,7 @@ from keepthread.apps.http.idempotency import HEADER, REPLAYED, Idempotency
 from keepthread.apps.http.json_input import JsonInput
 from keepthread.apps.http.limits import Deadlines, KeyLimits
 from keepthread.apps.http.mcp import add_mcp
+from keepthread.apps.http.metrics import RequestSpans
 from keepthread.apps.http.origins import Origins
 from keepthread.apps.http.problems import Problem
 from keepthread.apps.http.routes import add_routes
@@ -33,10 +34,12 @@ def create_app(
     settings: HttpSettings | None = None,
     *,
     count: Count | None = None,
+    tracer: Any = None,
 ) -> FastAPI:
     """Return the application that serves an open memory, and does not close it.
 
-    `count` is called after each request, for metrics.
+    `count` is called after each request, for metrics; `tracer`, one of OpenTelemetry, opens a span
+    for each.
     """
     state = WorkerState(memory, tables, settings or HttpSettings())
     app = FastAPI(
@@ -54,6 +57,8 @@ def create_app(
     add_routes(app)
     add_mcp(app)
     _add_layers(app, state, count)
+    if tracer is not None:
+        app.add_middleware(RequestSpans, tracer=tracer)
     return app
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from keepthread.stores.validation import MAX_COUNT, MAX_ID
+from keepthread.stores.validation import MAX_COUNT, MAX_ID, MAX_TIME
 from keepthread.types import (
     Attachment,
     Message,
@@ -26,7 +26,7 @@ MAX_PAGE: Final = 200
 
 Name = Annotated[str, Field(min_length=1, max_length=MAX_ID)]
 Position = Annotated[int, Field(ge=0, le=MAX_COUNT)]
-Seconds = Annotated[float, Field(ge=0, le=1e11, description="Seconds since 1970.")]
+Seconds = Annotated[float, Field(ge=0, lt=MAX_TIME, description="Seconds since 1970.")]
 Limit = Annotated[int, Field(ge=1, le=MAX_PAGE)]
 Values = Annotated[dict[str, Any], Field(description="Any JSON object.")]
 Format = Literal["messages", "text", "openai-chat", "openai-responses", "anthropic"]
@@ -87,7 +87,7 @@ class RewindBody(RequestBody):
 class ToolCallBody(RequestBody):
     """A model's request to call a tool."""
 
-    id: Name
+    id: str
     name: str
     arguments: str = Field(default="", description="As the model wrote them, JSON or not.")
 
@@ -205,6 +205,14 @@ class ContextBody(RequestBody):
     provider: str = Field(default="", description="The host that it is sent to, if known.")
 
 
+class RebuildBody(RequestBody):
+    """An explanation of the session, by the fields that name it."""
+
+    at: Seconds = Field(examples=[0.0])
+    view: str = Field(default="", examples=["chat"])
+    turn: Position = Field(default=0, examples=[1])
+
+
 class SearchBody(RequestBody):
     """A question to search the owner's messages by."""
 
@@ -234,9 +242,10 @@ class ToolResultBody(RequestBody):
 
 
 class CachedResultBody(ToolResultBody):
-    """A tool's call and result to record and cache."""
+    """A tool's call and result to record and cache. With an `id` it is safe to send it again."""
 
     author: Name | None = None
+    id: Name | None = None
 
 
 class ToolQueryBody(RequestBody):
@@ -270,6 +279,12 @@ class NoteBody(RequestBody):
     once: bool = Field(default=True, description="Whether to skip it if the key has a note.")
     turns: Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = None
     tools: list[ToolResultBody] = Field(default=[], max_length=MAX_ITEMS)
+
+
+class ProvideBody(RequestBody):
+    """The data that the server's providers of notes get."""
+
+    data: Values = Field(default={}, examples=[{"file": "notes.txt"}])
 
 
 # --- facts and forgetting ---
@@ -310,6 +325,22 @@ class FactQueryBody(RequestBody):
     limit: Limit = 10
 
 
+class FactDocumentBody(RequestBody):
+    """A document of facts, as `get_fact_document` returns it, with a person's changes."""
+
+    text: str = Field(examples=["# Facts\n\n- Likes tea.\n"])
+    prune: bool = Field(
+        default=False,
+        description="Whether to forget facts whose lines are gone; needs the scope `forget`.",
+    )
+
+
+class FactImportBody(RequestBody):
+    """Facts as `export_facts` returns them, or a list of objects with a `fact`."""
+
+    facts: Any = Field(examples=[[{"fact": "Likes tea."}]])
+
+
 class ForgetBody(RequestBody):
     """What to erase: messages that match every given field, or `everything` of the owner.
 
@@ -325,6 +356,10 @@ class ForgetBody(RequestBody):
     everything: bool = False
     answers: bool = Field(default=False, description="Whether to erase answers made from them.")
     dry_run: bool = Field(default=True, description="Whether to report only.")
+    id: Name | None = Field(
+        default=None,
+        description="A name of your own for this erasure: sent again, it returns its receipt.",
+    )
 
 
 # --- keys ---

@@ -15,6 +15,7 @@ from keepthread.apps.http.keys import SCOPES
 from keepthread.apps.http.problems import Problem
 from keepthread.apps.http.state import UsedSessions, WorkerState
 from keepthread.memory.owner import OwnerMemory
+from keepthread.protocols.server import AuditEntry
 
 if TYPE_CHECKING:
     from keepthread.protocols.server import ServerTables
@@ -81,6 +82,13 @@ def identity_of(scope: Any) -> Identity | None:
 def state_of(request: Request) -> WorkerState:
     """Return the state of this worker: its tables, its settings, and whether it is stopping."""
     return request.app.state.keepthread
+
+
+async def audit(state: "WorkerState", caller: Caller, action: str, *targets: str | None) -> None:
+    """Write to the audit log what a caller is about to do, and to which ids."""
+    ids = tuple(target for target in targets if target is not None)
+    entry = AuditEntry(state.clock(), caller.key_id, caller.tenant, caller.owner, action, ids)
+    await state.tables.audit(entry)
 
 
 def needs(scope: str) -> Any:
@@ -161,6 +169,16 @@ def _operator(request: Request, identity: Identity) -> Operator:
         key_id=identity.key_id,
         scopes=identity.scopes,
         cursor_key=state.cursor_key,
+    )
+
+
+def without_scope(scope: str) -> Problem:
+    """Return the problem of a request whose credential does not have a scope."""
+    return Problem(
+        403,
+        "scope_required",
+        f"This needs a key with the scope {scope}; `keepthread keys create` makes one.",
+        headers={"WWW-Authenticate": _challenge("insufficient_scope", scope)},
     )
 
 

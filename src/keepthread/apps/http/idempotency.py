@@ -35,6 +35,8 @@ _MAX_BODY: Final = MIB
 _KEPT_HEADERS: Final = frozenset({"content-type", "etag", "location"})
 _NOT_KEPT: Final = ("/v1/keys",)
 """Responses from here may hold new keys, which are stored nowhere."""
+_NAMED: Final = "/v1/forget"
+"""What is done here has an id of its own, which follows from the key; it may take long."""
 _SUCCESS: Final = range(200, 300)
 
 
@@ -74,12 +76,12 @@ class Idempotency:
         key = _key(scope) if identity else None
         body = body_of(scope) if key else None
         # A body that streams is a blob, which is stored once by its content.
-        if identity is None or key is None or body is None:
+        if identity is None or key is None or body is None or scope["path"] == _NAMED:
             await self._app(scope, receive, send)
             return
         request = _request(identity, key)
         begun = await self._state.tables.begin_request(
-            request, _digest(scope, identity, body), self._state.clock()
+            request, _digest(scope, identity, key, body), self._state.clock()
         )
         if begun.state == "new":
             work = self._state.spawn(self._do(scope, receive, request, begun))
@@ -95,7 +97,8 @@ class Idempotency:
         recorder = _Recorder()
         tables = self._state.tables
         try:
-            await self._app(scope, receive, recorder.send)
+            with self._state.renewing(request, begun.token):
+                await self._app(scope, receive, recorder.send)
         except BaseException:
             await tables.abandon_request(request, begun.token)
             raise
@@ -180,12 +183,20 @@ def _request(identity: Identity, key: str) -> RequestId:
     return RequestId(identity.tenant, identity.key_id, json.dumps([identity.owner, key]))
 
 
-def _digest(scope: "Scope", identity: Identity, body: bytes) -> bytes:
+def _digest(scope: "Scope", identity: Identity, key: str, body: bytes) -> bytes:
+    """Return a digest of the request; without the key, it says nothing of the body."""
     names = (b"if-match", b"content-type")
     headers = [value for key, value in scope["headers"] if key.lower() in names]
     path: bytes = scope.get("raw_path") or scope["path"].encode()
     owner = (identity.owner or "").encode()
-    parts: list[Any] = [scope["method"].encode(), path, scope["query_string"], owner, *headers]
+    parts: list[Any] = [
+        key.encode(),
+        scope["method"].encode(),
+        path,
+        scope["query_string"],
+        owner,
+        *headers,
+    ]
     hashed = hashlib.sha256()
     for part in (*parts, body):
         hashed.update(len(part).to_bytes(8, "big") + part)

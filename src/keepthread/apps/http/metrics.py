@@ -1,18 +1,21 @@
-"""Metrics for Prometheus, on a port of their own: requests and their times, by route.
+"""Metrics for Prometheus, on a port of their own, and spans of requests for OpenTelemetry.
 
 Labels are routes as the code writes them, never paths: an id in a label would be a leak, and a
 series for each. Workers write to files of one folder, and the process that started them adds up.
 """
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from keepthread.apps.http.access import LOG, route_of
+from keepthread.apps.http.caller import identity_of
+from keepthread.memory.tracing import RemoteParent, open_server_span
 
 if TYPE_CHECKING:
-    from starlette.types import Scope
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 FOLDER_VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -45,6 +48,61 @@ class Metrics:
         route = route_of(scope)
         self._requests.labels(method, route, str(status)).inc()
         self._seconds.labels(route).observe(seconds)
+
+
+_FAILED: Final = 500
+_PARENT: Final = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
+
+
+class RequestSpans:
+    """Wraps all layers: a span for each request, with its route, status and key; never with text.
+
+    It continues the trace that the header `traceparent` names. Spans of the memory are in it.
+    """
+
+    def __init__(self, app: "ASGIApp", tracer: Any) -> None:
+        """Wrap an application."""
+        self._app = app
+        self._tracer = tracer
+
+    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        """Serve one request in a span."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        method = scope["method"] if scope["method"] in _METHODS else "_OTHER"
+        status = _FAILED
+
+        async def noting(message: "Message") -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        attributes = {"http.request.method": method, "url.scheme": scope["scheme"]}
+        with open_server_span(self._tracer, method, attributes, _parent(scope)) as span:
+            try:
+                await self._app(scope, receive, noting)
+            finally:
+                route, identity = route_of(scope), identity_of(scope)
+                span.update_name(f"{method} {route}")
+                span.set_attribute("http.route", route)
+                span.set_attribute("http.response.status_code", status)
+                if identity is not None:
+                    span.set_attribute("keepthread.key", identity.key_id)
+                    span.set_attribute("keepthread.tenant", identity.tenant)
+                if status >= _FAILED:
+                    span.fail(str(status))
+
+
+def _parent(scope: "Scope") -> RemoteParent | None:
+    """Return the span that a client's header names; one that is sent twice names none."""
+    found = [value for name, value in scope["headers"] if name.lower() == b"traceparent"]
+    form = _PARENT.fullmatch(found[0]) if len(found) == 1 else None
+    if form is None:
+        return None
+    parent = RemoteParent(*(int(part, 16) for part in form.groups()))
+    return parent if parent.trace and parent.span else None
 
 
 def expose(host: str, port: int, registry: CollectorRegistry) -> Any:

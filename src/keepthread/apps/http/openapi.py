@@ -11,23 +11,30 @@ import keepthread
 from keepthread.apps.http.operations import COMPONENTS
 from keepthread.apps.http.problems import MEDIA_TYPE
 from keepthread.apps.http.replies import (
+    AddedNotes,
     BuiltContext,
     CachedText,
     CreatedKey,
+    Erasing,
+    FactDocument,
+    FactExport,
     KeyInfo,
     MessageText,
     Outcome,
+    RebuiltPrompt,
     RecordedText,
     TurnState,
     WhoCalls,
 )
+from keepthread.memory.facts.types import Loaded
 from keepthread.protocols.server import AuditEntry
 from keepthread.schema import all_schemas, json_schema
 
 _DEFS: Final = "#/$defs/"
 _OWN: Final = (
     *(TurnState, BuiltContext, Outcome, CachedText, MessageText, RecordedText, WhoCalls),
-    *(KeyInfo, CreatedKey, AuditEntry),
+    *(KeyInfo, CreatedKey, AuditEntry, Erasing),
+    *(RebuiltPrompt, AddedNotes, FactDocument, FactExport, Loaded),
 )
 """Types of replies that the library does not publish itself."""
 DESCRIPTION: Final = """\

@@ -13,6 +13,7 @@ from keepthread.apps.http.caller import Caller, Operator
 from keepthread.apps.http.cursors import sign, unsign
 from keepthread.apps.http.problems import Problem
 from keepthread.context.why import Why
+from keepthread.memory.rebuild import PromptChange
 from keepthread.schema import to_json
 from keepthread.types import Message, Page, SessionInfo
 
@@ -69,12 +70,51 @@ class BuiltContext(NamedTuple):
     """The reason for each message that is shown or left out."""
 
 
+class RebuiltPrompt(NamedTuple):
+    """The prompt of an earlier context, as far as it can be rebuilt."""
+
+    matches: bool
+    """Whether it is exactly the prompt that was shown."""
+    context: BuiltContext | None
+    """The context with that prompt; null if it does not match."""
+    messages: list[Message]
+    """The messages that could be rebuilt, in the order of the prompt."""
+    changes: list[PromptChange]
+    """The changes since; a prompt may match although something is hidden or recounted now."""
+
+
+class AddedNotes(NamedTuple):
+    """The keys of the notes that a request added."""
+
+    keys: list[str]
+
+
+class FactDocument(NamedTuple):
+    """The facts as a document in Markdown that people can edit."""
+
+    text: str
+
+
+class FactExport(NamedTuple):
+    """All facts, also those that no longer hold."""
+
+    facts: Mapping[str, Any]
+    """A document that `import_facts` reads."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """Whether a request changed something, and how many things."""
 
     changed: bool
     count: int
+
+
+class Erasing(NamedTuple):
+    """An erasure that is not done yet. Send the same request again to get its receipt."""
+
+    id: str
+    """The name of the erasure; a request without an `id` is sent again with this one."""
 
 
 class CachedText(NamedTuple):

@@ -79,6 +79,8 @@ class HttpSettings:
     """Seconds from the first byte of a request until its response begins."""
     send_timeout: float = 60.0
     """Seconds that a client may take to accept a part of a response."""
+    audit_days: int = 365
+    """Days for which the audit log is kept; at least 30."""
     stop_delay: float = 0.0
     """Seconds between the signal to stop and the end of listening, for load balancers to notice."""
     drain: float = 20.0

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,39 +11,44 @@ from keepthread.apps.http.feeds import TenantFeed
 from keepthread.apps.http.settings import HttpSettings
 from keepthread.memory.memory import Memory
 from keepthread.memory.session import Session
+from keepthread.protocols.server import LEASE, RequestId
+from keepthread.text_caches import LeastRecent, register_object
 
 if TYPE_CHECKING:
     from keepthread.protocols.server import ServerTables
 
+RENEWAL: Final = LEASE / 3
+"""Seconds between two notes that a request is still worked on."""
 _SESSIONS: Final = 4096
 
 
 class UsedSessions:
     """Sessions that were used last, by tenant, owner and id: a handle of each, without a read.
 
-    A request that finds its session gone looks it up again.
+    A request that finds its session gone looks it up again. A handle knows the session's title, so
+    a `forget` in this process discards all of them.
     """
 
     def __init__(self) -> None:
         """Begin without sessions."""
-        self._known: dict[tuple[str, str, str], Session] = {}
+        self.clear_texts()
+        register_object(self)
+
+    def clear_texts(self) -> None:
+        """Discard all sessions."""
+        self._known: LeastRecent[tuple[str, str, str], Session] = LeastRecent(_SESSIONS)
 
     def get(self, tenant: str, owner: str, id: str) -> Session | None:
         """Return the session of an owner, if it was used lately."""
-        found = self._known.pop((tenant, owner, id), None)
-        if found is not None:
-            self._known[tenant, owner, id] = found  # at the end: it was used last
-        return found
+        return self._known.get((tenant, owner, id))
 
     def add(self, tenant: str, session: Session) -> None:
         """Keep a session; the one that was not used for the longest time makes room."""
-        self._known[tenant, session.owner, session.id] = session
-        if len(self._known) > _SESSIONS:
-            del self._known[next(iter(self._known))]
+        self._known.put((tenant, session.owner, session.id), session)
 
     def discard(self, tenant: str, session: Session) -> None:
         """Drop a session that may be gone."""
-        self._known.pop((tenant, session.owner, session.id), None)
+        self._known.discard((tenant, session.owner, session.id))
 
 
 class WorkerState:
@@ -88,6 +94,22 @@ class WorkerState:
         if tenant not in self._feeds:
             self._feeds[tenant] = TenantFeed(partial(self.memory_of, tenant), tenant)
         return self._feeds[tenant]
+
+    @contextmanager
+    def renewing(self, request: RequestId, token: bytes) -> Generator[None]:
+        """Keep a request for this worker while the block runs, however long it takes."""
+        loop = asyncio.get_running_loop()
+
+        def renew() -> None:
+            nonlocal timer
+            self.spawn(self.tables.renew_request(request, token, self.clock()))
+            timer = loop.call_later(RENEWAL, renew)
+
+        timer = loop.call_later(RENEWAL, renew)
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Start work that outlives its request; `finish` waits for it."""

@@ -27,6 +27,8 @@ from keepthread.apps.http.settings import KIB, HttpSettings
 from keepthread.apps.http.state import WorkerState
 from keepthread.errors import KeepthreadError
 from keepthread.memory.memory import Memory
+from keepthread.memory.tracing import server_tracer
+from keepthread.text_caches import clear_text_caches
 
 STARTUP_FAILED: Final = 3
 STORE_AWAY: Final = 4
@@ -40,8 +42,9 @@ More would make room for each other before the first of them is heard.
 """
 _KEEP_ALIVE: Final = 15
 _MAX_HEAD: Final = 32 * KIB
-_HOUR: Final = 3600.0
-_DAY: Final = 24 * _HOUR
+_DAY: Final = 24 * 3600.0
+_BETWEEN: Final = 600.0
+_PAUSE: Final = 0.01
 
 OpenMemory: TypeAlias = Callable[[], AbstractAsyncContextManager[Memory]]
 """Opens the memory of a worker; it can be sent to another process."""
@@ -91,7 +94,8 @@ async def serve(
     """Serve on a listening socket until a signal; then finish what runs, and close the memory."""
     async with work.open_memory() as memory:
         metrics = Metrics()
-        app = create_app(memory, memory.store.server_tables(), work.settings, count=metrics.count)
+        tables, tracer = memory.store.server_tables(), server_tracer()
+        app = create_app(memory, tables, work.settings, count=metrics.count, tracer=tracer)
         state: WorkerState = app.state.keepthread
         await state.prepare()
         shown = expose(*work.metrics, metrics.registry) if work.metrics else None
@@ -166,11 +170,23 @@ def _once(loop: asyncio.AbstractEventLoop, sentinel: int, stop: Callable[[], Non
 
 
 async def _purge(state: WorkerState) -> None:
-    """Delete responses that were kept for a day, every hour."""
+    """Delete what was kept for long enough, also text that other workers may have erased since."""
     while True:
         with contextlib.suppress(KeepthreadError):
-            await state.tables.purge_requests(state.clock() - _DAY)
-        await asyncio.sleep(_HOUR)
+            await purge(state)
+        await asyncio.sleep(_BETWEEN)
+        clear_text_caches()
+
+
+async def purge(state: WorkerState) -> None:
+    """Delete responses after a day, and old entries of the audit log, some at a time."""
+    now = state.clock()
+    await state.tables.purge_requests(now - _DAY)
+    before = now - state.settings.audit_days * _DAY
+    more = True
+    while more:
+        more = await state.tables.prune_audit(before) > 0
+        await asyncio.sleep(_PAUSE)  # others want to write as well
 
 
 def log_lines() -> None:

@@ -12,7 +12,7 @@ from keepthread.memory.forgetting.execute import Erasure
 from keepthread.memory.forgetting.follow import Propagation, Sessions, sessions_of
 from keepthread.memory.forgetting.plan import ErasurePlan, ForgetQuery, Intent, intents
 from keepthread.memory.forgetting.receipt import AffectedAnswer, Receipt
-from keepthread.memory.forgetting.receipts import StoredReceipt, read_receipts
+from keepthread.memory.forgetting.receipts import StoredReceipt, find_receipt, read_receipts
 from keepthread.protocols import Progress, Store
 from keepthread.text_caches import clear_text_caches
 from keepthread.types import Page
@@ -53,17 +53,31 @@ class Forgetting:
         self._reader = reader
 
     async def forget(
-        self, query: ForgetQuery, *, answers: bool, rewrite: bool, dry_run: bool
+        self,
+        query: ForgetQuery,
+        *,
+        answers: bool,
+        rewrite: bool,
+        dry_run: bool,
+        id: str | None = None,
     ) -> Receipt:
-        """Forget what a query matches, or report what that would be."""
+        """Forget what a query matches, or report what that would be.
+
+        `id` names the erasure: one that was done returns its receipt, one that was interrupted is
+        completed.
+        """
         query.check()
+        if id is not None and not dry_run:
+            known = await self._known(id)
+            if known is not None:
+                return known
         if self._outbox is not None:
             await self._outbox.outbox.deliver()  # so that the log has all messages
         sessions: Sessions = {}
         plan = await choose(self._store, sessions, query, self._progress)
         propagation = Propagation(self._store, plan, sessions, answers=answers)
         await propagation.run()
-        intent = Intent(self._ids(), query, plan, answers, rewrite, reader=self._reader)
+        intent = Intent(id or self._ids(), query, plan, answers, rewrite, reader=self._reader)
         erasure = Erasure(self._store, intent, sessions, self._views, self._progress)
         await erasure.preview(propagation, self._progress)
         known = await self._answers(plan, sessions, propagation, erased=answers)
@@ -81,16 +95,29 @@ class Forgetting:
         """Complete what a process began before it died; return the number of intents."""
         found = await intents(self._store)
         for intent in found:
-            sessions = await sessions_of(self._store, intent.plan)
-            propagation = Propagation(self._store, intent.plan, sessions, answers=intent.answers)
-            if not intent.done:
-                await propagation.run()
-            erasure = Erasure(self._store, intent, sessions, self._views, None)
-            await erasure.preview(propagation)
-            planned = intent.planned or _blank(intent.query, self._clock())
-            receipt = await self._carry_out(erasure, planned)
+            receipt = await self._complete(intent)
             _log.info("completed a forgetting of %d messages", receipt.messages)
         return len(found)
+
+    async def _known(self, id: str) -> Receipt | None:
+        """Return the receipt of an erasure that was done; complete one that was interrupted."""
+        stored = await find_receipt(self._store, self._reader, id)
+        if stored is not None:
+            return stored.receipt
+        for intent in await intents(self._store):
+            if intent.id == id and intent.reader == self._reader:
+                return await self._complete(intent)
+        return None
+
+    async def _complete(self, intent: Intent) -> Receipt:
+        sessions = await sessions_of(self._store, intent.plan)
+        propagation = Propagation(self._store, intent.plan, sessions, answers=intent.answers)
+        if not intent.done:
+            await propagation.run()
+        erasure = Erasure(self._store, intent, sessions, self._views, None)
+        await erasure.preview(propagation)
+        planned = intent.planned or _blank(intent.query, self._clock())
+        return await self._carry_out(erasure, planned)
 
     async def _carry_out(self, erasure: Erasure, receipt: Receipt) -> Receipt:
         intent = erasure.intent

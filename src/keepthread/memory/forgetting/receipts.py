@@ -19,6 +19,7 @@ from keepthread.types import JSON, Page, Record, Residue, Scope
 
 MAX_PLACES: Final = 1000
 """Answers, and places of repeated text, that a stored receipt names."""
+_PAGE: Final = 100
 _TEXTS: Final = frozenset(("author", "source"))
 _LISTS: Final = ("cleaned", "searched", "repeated")
 
@@ -77,6 +78,19 @@ async def read_receipts(
     of = ("receipts", owner)
     page = await record_page(store, _scope(owner), RECEIPT, of, limit, cursor)
     return Page(map(_stored, page), cursor=page.next)
+
+
+async def find_receipt(store: Store, owner: str | None, id: str) -> StoredReceipt | None:
+    """Return the receipt of one erasure, or None; the latest ones are read first."""
+    cursor: str | None = None
+    while True:
+        page = await read_receipts(store, owner, limit=_PAGE, cursor=cursor)
+        for stored in page:
+            if stored.id == id:
+                return stored
+        cursor = page.next
+        if cursor is None:
+            return None
 
 
 def receipt_from_json(value: Mapping[str, Any]) -> Receipt:

@@ -1,12 +1,14 @@
 """The connection to a keepthread server: requests that may be repeated, and errors as raised there.
 
 A request is repeated if the server is busy, away or cut off. That is safe: messages get their ids
-before they are sent, and a write that would count twice carries an `Idempotency-Key`.
+before they are sent, and a write that would count twice carries an `Idempotency-Key`. One that
+takes long is sent again until it is done.
 """
 
 import asyncio
 import json
 import random
+import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -34,6 +36,10 @@ _ONCE: Final = frozenset({"DELETE", "PATCH"})
 """Methods whose second request would fail: the thing is gone, or has changed."""
 _REPEATED: Final = frozenset({409, 429, 502, 503, 504})
 """Statuses after which a request is sent again: the server was busy or away, or is still at it."""
+_ACCEPTED: Final = 202
+"""Status of a request that takes long: sent again, it gets its response once there is one."""
+_SURROGATES: Final = re.compile("[\ud800-\udfff]")
+_PAIR: Final = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _IN_FLIGHT: Final = "request_in_flight"
 _CONFLICT: Final = 409
 _REFUSED: Final = frozenset({401, 403})
@@ -114,6 +120,10 @@ class ServerConnection:
                     ) from None
                 await asyncio.sleep(pause)
                 continue
+            if response.status_code == _ACCEPTED:
+                end = time.monotonic() + self._wait  # the server works on it, so it is not away
+                await asyncio.sleep(max(pause, _retry_after(response)))
+                continue
             if response.is_success:
                 return response
             wait = max(pause, _retry_after(response))
@@ -188,9 +198,17 @@ def check_address(url: str, key: object) -> None:
 def encoded(body: Any) -> bytes:
     """Return a body as JSON; a lone surrogate, which UTF-8 does not have, is escaped."""
     try:
-        return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
-    except UnicodeEncodeError:
+        text = json.dumps(body, ensure_ascii=False, allow_nan=False)
+        if text.isascii() or not _SURROGATES.search(text):
+            return text.encode()
+        if _PAIR.search(text):
+            raise InvalidInput(
+                "a text has both halves of a surrogate pair as two characters; JSON would make"
+                " them one: decode the text as UTF-16 first"
+            )
         return json.dumps(body, allow_nan=False).encode()
+    except InvalidInput:
+        raise
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInput(f"this cannot be sent as JSON: {error}") from None
 

@@ -2,16 +2,19 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Literal
+from typing import Final, Literal
 
-from keepthread.errors import NotFound, Unsupported
+from keepthread.errors import InvalidInput, NotFound, Unsupported
 from keepthread.memory.facts.facts import Facts
 from keepthread.memory.facts.types import Extracted, Fact, Found, Loaded
-from keepthread.memory.remote.connection import given, segment
+from keepthread.memory.remote.connection import ApiRequest, given, segment
 from keepthread.memory.remote.requests import PAGE, Requests
 from keepthread.memory.remote.values import from_json
-from keepthread.stores.validation import check_id, seconds_of
+from keepthread.stores.validation import check_count, check_id, seconds_of
 from keepthread.types import JSON, Message, Page
+
+_MARKDOWN: Final = "/documents/markdown"
+_JSON: Final = "/documents/json"
 
 
 class RemoteFacts(Facts):
@@ -98,6 +101,9 @@ class RemoteFacts(Facts):
 
     async def search(self, query: str, *, limit: int = 10) -> Found:
         """Return the facts that share words with a question, the best first."""
+        limit = min(check_count(limit, "limit"), PAGE)
+        if not limit:
+            return []
         route = self._requests.route("POST", "/search", {"query": query, "limit": limit})
         return await self._connection.page(Fact, route)
 
@@ -124,11 +130,18 @@ class RemoteFacts(Facts):
         )
         match = {"If-Match": "*" if version is None else f'"{version}"'}
         route = self._requests.route("PATCH", _path(key), body, headers=match)
-        return from_json(Fact, await self._connection.json(route))
+        return await self._changed(route)
 
     async def confirm(self, key: str) -> Fact:
         """Take a fact out of quarantine: its owner vouches for it."""
-        return from_json(Fact, await self._requests.json("POST", f"{_path(key)}/confirm"))
+        return await self._changed(self._requests.route("POST", f"{_path(key)}/confirm"))
+
+    async def _changed(self, route: ApiRequest) -> Fact:
+        """Send a change of a fact; one that does not exist is an input that is not valid."""
+        try:
+            return from_json(Fact, await self._connection.json(route))
+        except NotFound as error:
+            raise InvalidInput(f"{error}; list them to see their keys") from None
 
     async def forget(self, key: str) -> int:
         """Forget a fact in every place it was said; return how many there were."""
@@ -137,25 +150,27 @@ class RemoteFacts(Facts):
         except NotFound:
             return 0
 
-    # --- what needs the store ---
+    # --- as documents ---
 
     async def to_markdown(self) -> str:
-        """Raise `Unsupported`: documents of facts are made where the store is opened."""
-        raise _not_here()
+        """Return the facts that hold or wait as a document that people can edit and load again."""
+        return (await self._requests.json("GET", _MARKDOWN))["text"]
 
     async def from_markdown(self, text: str, *, prune: bool = False) -> Loaded:
-        """Raise `Unsupported`; see `to_markdown`."""
-        del text, prune
-        raise _not_here()
+        """Apply a person's changes of the document; `prune` needs a key that may forget."""
+        body = {"text": text, "prune": prune}
+        return from_json(Loaded, await self._requests.json("POST", _MARKDOWN, body, once=True))
 
     async def to_json(self) -> JSON:
-        """Raise `Unsupported`; see `to_markdown`."""
-        raise _not_here()
+        """Return all facts, also those that no longer hold, as plain JSON."""
+        return (await self._requests.json("GET", _JSON))["facts"]
 
     async def from_json(self, value: JSON) -> Loaded:
-        """Raise `Unsupported`; see `to_markdown`."""
-        del value
-        raise _not_here()
+        """Add the facts of `to_json` that are missing; the document cannot raise their trust."""
+        body = {"facts": value}
+        return from_json(Loaded, await self._requests.json("POST", _JSON, body, once=True))
+
+    # --- what needs the store ---
 
     async def extract(self, session: str | None = None) -> int:
         """Raise `Unsupported`: the server extracts facts by its own settings."""
@@ -172,6 +187,4 @@ def _path(key: str) -> str:
 
 
 def _not_here() -> Unsupported:
-    return Unsupported(
-        "documents and the extraction of facts need the store itself; open it by its own URL"
-    )
+    return Unsupported("the server extracts facts by its own settings, and not on request")

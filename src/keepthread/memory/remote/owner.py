@@ -1,8 +1,10 @@
 """The memory of one owner on a server: sessions, search, changes, blobs and forgetting."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterable, Collection, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
@@ -16,17 +18,19 @@ from keepthread.memory.forgetting.receipts import StoredReceipt
 from keepthread.memory.owner import OwnerMemory
 from keepthread.memory.remote.connection import given, segment
 from keepthread.memory.remote.facts import RemoteFacts
-from keepthread.memory.remote.requests import Requests
+from keepthread.memory.remote.requests import PAGE, Requests
 from keepthread.memory.remote.session import RemoteSession
 from keepthread.memory.remote.values import from_json
 from keepthread.memory.search.search import Hit
 from keepthread.memory.session import Session
 from keepthread.protocols import Progress
 from keepthread.stores.codec import new_id
-from keepthread.stores.validation import check_id, check_text, seconds_of
+from keepthread.stores.validation import check_count, check_id, check_text, seconds_of
 from keepthread.types import JSON, Change, Page, Role, SessionInfo
 
 _PIECE: Final = 1 << 16
+_LONGEST_WAIT: Final = 15.0
+"""Seconds that one request waits for a change."""
 
 
 class RemoteOwner(OwnerMemory):
@@ -81,8 +85,8 @@ class RemoteOwner(OwnerMemory):
         title: str | None = None,
     ) -> Page[SessionInfo]:
         """Return information about sessions, latest activity first, without delegated tasks."""
-        query = {"limit": limit, **given(cursor=cursor, tag=tag, title=title)}
-        return await self._requests.page(SessionInfo, "GET", "/sessions", query=query)
+        query = given(tag=tag, title=title)
+        return await self._requests.pages(SessionInfo, "/sessions", limit, cursor, query=query)
 
     async def delete_session(self, id: str) -> None:
         """Remove a session with its messages and its records; facts and forks stay."""
@@ -111,16 +115,14 @@ class RemoteOwner(OwnerMemory):
         del progress  # the server indexes as messages come
         body = {
             "query": query,
-            "limit": limit,
             **given(
                 session=session,
                 since=seconds_of(since, "since"),
                 until=seconds_of(until, "until"),
                 roles=None if roles is None else list(roles),
-                cursor=cursor,
             ),
         }
-        return await self._requests.page(Hit, "POST", "/search", body)
+        return await self._requests.pages(Hit, "/search", limit, cursor, body=body)
 
     async def index(self, *, progress: Progress | None = None) -> None:
         """Index the messages written since the last time, by words and by vectors."""
@@ -131,8 +133,14 @@ class RemoteOwner(OwnerMemory):
         self, *, after: str | None = None, limit: int = 100, wait: float = 0
     ) -> Page[Change]:
         """Return what was written for this owner after a cursor, without the texts."""
-        query = {"limit": limit, "wait": wait, **given(after=after)}
-        return await self._requests.page(Change, "GET", "/changes", query=query)
+        size, end = min(check_count(limit, "limit"), PAGE), time.monotonic() + wait
+        while True:
+            left = max(0.0, end - time.monotonic())
+            query = {"limit": size, "wait": min(left, _LONGEST_WAIT), **given(after=after)}
+            page = await self._requests.page(Change, "GET", "/changes", query=query)
+            if page or left <= _LONGEST_WAIT:
+                return page
+            after = page.next
 
     async def export(self, *, session: str | None = None) -> AsyncGenerator[bytes]:
         """Yield everything of this owner, or one session, as lines of JSON, without any loss."""
@@ -172,11 +180,16 @@ class RemoteOwner(OwnerMemory):
         everything: bool = False,
         answers: bool = False,
         dry_run: bool = False,
+        id: str | None = None,
         progress: Progress | None = None,
     ) -> Receipt:
-        """Erase messages, their copies and everything that was made from them, permanently."""
-        del progress  # one request
+        """Erase messages, their copies and everything that was made from them, permanently.
+
+        It returns when all is erased, however long that takes.
+        """
+        del progress  # the server reports none
         body = {
+            "id": new_id() if id is None else check_id(id, "id"),
             "everything": everything,
             "answers": answers,
             "dry_run": dry_run,
@@ -189,14 +202,14 @@ class RemoteOwner(OwnerMemory):
                 until=seconds_of(until, "until"),
             ),
         }
-        return from_json(
-            Receipt, await self._requests.json("POST", "/forget", body, once=not dry_run)
-        )
+        receipt = from_json(Receipt, await self._requests.json("POST", "/forget", body))
+        # The server does not keep names of authors and sources.
+        asked = {n: body.get(n) if value is None else value for n, value in receipt.asked.items()}
+        return replace(receipt, asked=asked)
 
     async def receipts(self, *, limit: int = 10, cursor: str | None = None) -> Page[StoredReceipt]:
         """Return the receipts of this handle's `forget`, latest first; they hold no erased text."""
-        query = {"limit": limit, **given(cursor=cursor)}
-        return await self._requests.page(StoredReceipt, "GET", "/receipts", query=query)
+        return await self._requests.pages(StoredReceipt, "/receipts", limit, cursor)
 
     # --- inside ---
 
@@ -273,8 +286,7 @@ class RemoteBlobs(Blobs):
 
     async def list(self, *, limit: int = 100, cursor: str | None = None) -> Page[Blob]:
         """Return blobs, in the order of their digests, also those of long messages."""
-        query = {"limit": limit, **given(cursor=cursor)}
-        return await self._connection.page(Blob, self._requests.route("GET", "/blobs", query=query))
+        return await self._requests.pages(Blob, "/blobs", limit, cursor)
 
     async def delete(self, digest: str) -> bool:
         """Delete a blob; return False if a message refers to it: then it goes with that message."""

@@ -7,7 +7,6 @@ from typing import Any, Final, TypeVar
 
 from keepthread.context.context import Context
 from keepthread.context.why import Why
-from keepthread.errors import InvalidInput
 from keepthread.memory.remote.connection import (
     OWNER_HEADER,
     ApiRequest,
@@ -17,8 +16,9 @@ from keepthread.memory.remote.connection import (
 )
 from keepthread.memory.remote.values import from_json
 from keepthread.memory.session import Messages
-from keepthread.stores.codec import new_id
+from keepthread.stores.codec import encode, new_id
 from keepthread.stores.rows import check_positions
+from keepthread.stores.validation import check_count, check_id, check_message, check_text
 from keepthread.types import JSON, Attachment, Message, Page, Selection, SessionInfo
 
 T = TypeVar("T")
@@ -72,6 +72,35 @@ class Requests:
         """Send a request whose response is a page of values."""
         route = self.route(method, path, body, query=query, once=once)
         return await self.connection.page(kind, route)
+
+    async def pages(
+        self,
+        kind: type[T],
+        path: str,
+        limit: int,
+        cursor: str | None = None,
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: Mapping[str, Any] | None = None,
+    ) -> Page[T]:
+        """Return up to `limit` values after a cursor, in as many requests as they take.
+
+        With a `body` they are POST requests.
+        """
+        left = check_count(limit, "limit")
+        found: list[T] = []
+        while left > 0:
+            asked = {"limit": min(PAGE, left), **given(cursor=cursor)}
+            if body is None:
+                page = await self.page(kind, "GET", path, query={**(query or {}), **asked})
+            else:
+                page = await self.page(kind, "POST", path, {**body, **asked})
+            found += page
+            left -= len(page)
+            cursor = page.next
+            if cursor is None:
+                break
+        return Page(found, cursor=cursor)
 
 
 class RemoteContext(Context):
@@ -163,8 +192,11 @@ def context_body(
 
 def message_body(message: Message) -> dict[str, JSON]:
     """Return a message as a request has it; it gets its id here, so that it can be sent again."""
-    if not isinstance(message, Message):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidInput("append messages as Message(role=…, content=…)")
+    # JSON would change some types in silence. A long text is fine: the server keeps it apart.
+    check_text(check_message(message).content, "content")
+    encode(replace(message, content=""), "")
+    if check_text(message.id, "a message id"):
+        check_id(message.id, "a message id")
     message = replace(message, id=message.id or new_id())
     native = message.native
     return {

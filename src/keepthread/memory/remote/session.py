@@ -1,13 +1,15 @@
 """A session on a server: the same calls as a session in this process."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from keepthread.context.context import Context
-from keepthread.errors import NotFound, Unsupported
+from keepthread.errors import InvalidInput, NotFound
 from keepthread.memory.alignment import Aligned
-from keepthread.memory.rebuild import Rebuilt
+from keepthread.memory.rebuild import PromptChange, Rebuilt
 from keepthread.memory.remote.connection import given, segment
 from keepthread.memory.remote.requests import (
+    PAGE,
     RemoteContext,
     RemoteMessages,
     Requests,
@@ -21,7 +23,7 @@ from keepthread.memory.turn import Turn
 from keepthread.memory.why_log import Explanation
 from keepthread.protocols import Progress
 from keepthread.stores.codec import new_id
-from keepthread.stores.validation import check_id, check_message
+from keepthread.stores.validation import check_count, check_id, check_message
 from keepthread.types import (
     JSON,
     Attachment,
@@ -32,6 +34,8 @@ from keepthread.types import (
     SessionInfo,
     Summary,
 )
+
+T = TypeVar("T")
 
 
 class RemoteSession(Session):
@@ -104,9 +108,10 @@ class RemoteSession(Session):
         body = {"key": key, "text": text, "once": once, "tools": shown, **given(turns=turns)}
         return (await self._requests.json("POST", "/notes", body, once=True))["changed"]
 
-    async def provide(self, data: Mapping[str, JSON]) -> list[str]:  # noqa: ARG002 - as in a process
-        """Raise `Unsupported`: the functions that provide notes are not on the server."""
-        raise Unsupported("a server has no providers of notes; call `add_note` with their text")
+    async def provide(self, data: Mapping[str, JSON]) -> list[str]:
+        """Ask the server's providers for notes; return the keys of those that this call added."""
+        body = {"data": dict(data)}
+        return (await self._requests.json("POST", "/provide", body, once=True))["keys"]
 
     # --- reading ---
 
@@ -137,13 +142,24 @@ class RemoteSession(Session):
 
     async def explanations(self, limit: int = 10) -> list[Explanation]:
         """Return the explanations of the latest contexts, newest first, as far as they are kept."""
-        return await self._requests.page(
-            Explanation, "GET", "/explanations", query={"limit": limit}
-        )
+        return await self._newest(Explanation, "/explanations", limit)
 
-    async def rebuild(self, explanation: Explanation) -> Rebuilt:  # noqa: ARG002 - as in a process
-        """Raise `Unsupported`: a server does not rebuild prompts."""
-        raise Unsupported("a prompt is rebuilt where the store is opened, not over HTTP")
+    async def rebuild(self, explanation: Explanation) -> Rebuilt:
+        """Return the prompt of an earlier context, built again by the server.
+
+        The server finds the explanation among those that it keeps.
+        """
+        if not isinstance(explanation, Explanation):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidInput("rebuild takes an explanation, one of `session.explanations()`")
+        body = {"at": explanation.at, "view": explanation.view, "turn": explanation.turn}
+        found = await self._requests.json("POST", "/rebuild", body)
+        context = found["context"]
+        return Rebuilt(
+            found["matches"],
+            None if context is None else RemoteContext(context, is_text=False),
+            tuple(from_json(Message, each) for each in found["messages"]),
+            tuple(from_json(PromptChange, each) for each in found["changes"]),
+        )
 
     async def status(self) -> Status:
         """Return the size of the log, of its visible part, of the summary and of the tool cache."""
@@ -159,6 +175,7 @@ class RemoteSession(Session):
         cache_turns: int,
         *,
         author: str | None = None,
+        id: str | None = None,
     ) -> None:
         """Record a call and its result, and cache the result for `cache_turns` turns."""
         body = {
@@ -166,7 +183,7 @@ class RemoteSession(Session):
             "arguments": dict(args),
             "result": result,
             "cache_turns": cache_turns,
-            **given(author=author),
+            **given(author=author, id=id),
         }
         await self._requests.json("POST", "/tools", body, once=True)
 
@@ -229,7 +246,7 @@ class RemoteSession(Session):
 
     async def compactions(self, limit: int = 10) -> list[Summary]:
         """Return the newest summaries of the session, newest first."""
-        return await self._requests.page(Summary, "GET", "/compactions", query={"limit": limit})
+        return await self._newest(Summary, "/compactions", limit)
 
     async def update(
         self,
@@ -260,3 +277,8 @@ class RemoteSession(Session):
         return self.info
 
     # --- inside ---
+
+    async def _newest(self, kind: type[T], path: str, limit: int) -> list[T]:
+        """Return the newest values of a list that the server shows one page of."""
+        size = min(check_count(limit, "limit"), PAGE)
+        return await self._requests.page(kind, "GET", path, query={"limit": size}) if size else []

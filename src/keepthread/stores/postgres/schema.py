@@ -20,7 +20,7 @@ _FILES: Final = (
     "vectors",
     "views",
 )
-FORMAT: Final = 23
+FORMAT: Final = 24
 """The format this keepthread reads and writes; every edit of the schema raises it."""
 
 

@@ -339,7 +339,13 @@ INSERT INTO keepthread.secrets (name, data) VALUES (%s, %s) ON CONFLICT DO NOTHI
 SELECT digest, head, body FROM keepthread.begin_request(%s, %s, %s, %s, %s, %s, %s)
 
 -- name: end_request
-UPDATE keepthread.requests SET head = %s, body = %s WHERE id = %s AND token = %s RETURNING 1
+-- A body without a head says that its tenant forgot something since: then none is kept. An answer stays.
+UPDATE keepthread.requests
+SET head = coalesce(head, %s), body = CASE WHEN head IS NOT NULL THEN body WHEN body IS NULL THEN %s END
+WHERE id = %s AND token = %s RETURNING 1
+
+-- name: renew_request
+UPDATE keepthread.requests SET begun_at = %s WHERE id = %s AND token = %s AND head IS NULL RETURNING 1
 
 -- name: abandon_request
 DELETE FROM keepthread.requests WHERE id = %s AND token = %s AND head IS NULL RETURNING 1
@@ -358,3 +364,6 @@ SELECT number, data FROM keepthread.audit WHERE number > %s ORDER BY number LIMI
 
 -- name: entries_of_tenant
 SELECT number, data FROM keepthread.audit WHERE tenant = %s AND number > %s ORDER BY number LIMIT %s
+
+-- name: prune_entries
+SELECT keepthread.prune_entries(%s)

@@ -4,6 +4,7 @@ The role that other connections take may not use these tables. So these take the
 `keepthread_server` if the login has it, or else use the rights of the login itself.
 """
 
+from collections.abc import Collection
 from typing import Any, Final
 
 import psycopg
@@ -79,6 +80,9 @@ class PostgresTables:
     async def end(self, claim: Claim, head: bytes, body: bytes | None) -> bool:
         return bool(await self._call("end_request", head, body, claim.id, claim.token))
 
+    async def renew(self, claim: Claim) -> bool:
+        return bool(await self._call("renew_request", claim.at, claim.id, claim.token))
+
     async def abandon(self, claim: Claim) -> bool:
         return bool(await self._call("abandon_request", claim.id, claim.token))
 
@@ -98,6 +102,10 @@ class PostgresTables:
         else:
             rows = await self._call("entries_of_tenant", tenant.encode(), after, limit)
         return [(number, data) for number, data in rows]
+
+    async def prune(self, until: int, tenants: Collection[str]) -> int:  # noqa: ARG002 - one table
+        ((count,),) = await self._call("prune_entries", until)
+        return count
 
     async def _call(self, name: str, *values: Any) -> Rows:
         try:

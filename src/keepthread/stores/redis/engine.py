@@ -221,8 +221,8 @@ _INDEXING: Final = (
     *("strike", "sweep", "unlink", "withdraw"),
 )
 _SERVING: Final = (
-    *("audit", "key_add", "key_drop", "key_replace", "secret"),
-    *("request_abandon", "request_begin", "request_end", "request_purge"),
+    *("audit", "audit_prune", "key_add", "key_drop", "key_replace", "secret"),
+    *("request_abandon", "request_begin", "request_end", "request_purge", "request_renew"),
 )
 _COMMON: Final = _read("common")
 _CHANGES: Final = _COMMON + _read("changes")

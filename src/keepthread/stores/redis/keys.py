@@ -118,6 +118,8 @@ class RequestKeys(NamedTuple):
     began: str
     bodies: str
     """The bodies of answers, apart: they go when the tenant forgets something."""
+    open: str
+    """Requests in flight whose answers may have bodies: the tenant has forgotten nothing since."""
 
 
 def place_in_index(scope: Scope, kind: str = "", key: str = "") -> str:

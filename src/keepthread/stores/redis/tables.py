@@ -4,7 +4,7 @@ Keys, secrets and the audit log share one slot of a cluster; requests are in the
 tenant, because there are many. Requests end after a day without the help of anybody.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from keepthread.protocols.server import KEPT
@@ -78,11 +78,17 @@ class RedisTables:
     async def end(self, claim: Claim, head: bytes, body: bytes | None) -> bool:
         at = requests_of(claim.tenant)
         values = (claim.id, claim.token, head, _ENDS, *([] if body is None else [body]))
-        return bool(await self._link.run(LUA["request_end"], (at.requests, at.bodies), values))
+        keys = (at.requests, at.bodies, at.open)
+        return bool(await self._link.run(LUA["request_end"], keys, values))
+
+    async def renew(self, claim: Claim) -> bool:
+        at = requests_of(claim.tenant)
+        values = (claim.id, claim.token, repr(claim.at), _ENDS)
+        return bool(await self._link.run(LUA["request_renew"], at, values))
 
     async def abandon(self, claim: Claim) -> bool:
         at = requests_of(claim.tenant)
-        keys = (at.requests, at.began)
+        keys = (at.requests, at.began, at.open)
         return bool(await self._link.run(LUA["request_abandon"], keys, (claim.id, claim.token)))
 
     async def purge(self, before: float) -> int:
@@ -110,10 +116,15 @@ class RedisTables:
         )
         return [(int(id.partition(b"-")[0]), fields[b"data"]) for id, fields in found]
 
+    async def prune(self, until: int, tenants: Collection[str]) -> int:
+        logs = (SERVER.audit, *map(_audit_of, sorted(tenants)))
+        return await self._link.run(LUA["audit_prune"], logs, (until + 1,))
+
 
 async def drop_answers(link: RedisLink, tenant: str) -> None:
-    """Delete the bodies of answers, which may repeat what a tenant forgets."""
-    await link.run(LUA["unlink"], (requests_of(tenant).bodies,), (1, 0))
+    """Delete the bodies of answers, also of those to come, which may repeat what is forgotten."""
+    at = requests_of(tenant)
+    await link.run(LUA["unlink"], (at.open, at.bodies), (2, 0))
 
 
 async def drop(link: RedisLink, tenant: str) -> bool:

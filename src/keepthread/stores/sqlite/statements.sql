@@ -569,7 +569,12 @@ WHERE begun_at <= ? OR (head IS NULL AND digest = excluded.digest AND begun_at <
 SELECT digest, head, body FROM requests WHERE id = ?
 
 -- name: end_request
-UPDATE requests SET head = ?, body = ? WHERE id = ? AND token = ?
+UPDATE requests
+SET head = coalesce(head, ?), body = CASE WHEN head IS NOT NULL THEN body WHEN body IS NULL THEN ? END
+WHERE id = ? AND token = ?
+
+-- name: renew_request
+UPDATE requests SET begun_at = ? WHERE id = ? AND token = ? AND head IS NULL
 
 -- name: abandon_request
 DELETE FROM requests WHERE id = ? AND token = ? AND head IS NULL
@@ -578,10 +583,11 @@ DELETE FROM requests WHERE id = ? AND token = ? AND head IS NULL
 DELETE FROM requests WHERE begun_at < ?
 
 -- name: has_answers
-SELECT 1 FROM requests WHERE tenant = ? AND body IS NOT NULL LIMIT 1
+SELECT 1 FROM requests WHERE tenant = ? AND (body IS NOT NULL OR head IS NULL) LIMIT 1
 
 -- name: delete_answers
-UPDATE requests SET body = NULL WHERE tenant = ? AND body IS NOT NULL
+UPDATE requests SET body = CASE WHEN head IS NULL THEN x'' END
+WHERE tenant = ? AND (body IS NOT NULL OR head IS NULL)
 
 -- name: delete_requests_of_tenant
 DELETE FROM requests WHERE tenant = ?
@@ -594,6 +600,9 @@ SELECT number, data FROM audit WHERE number > ? ORDER BY number LIMIT ?
 
 -- name: entries_of_tenant
 SELECT number, data FROM audit WHERE tenant = ? AND number > ? ORDER BY number LIMIT ?
+
+-- name: prune_entries
+DELETE FROM audit WHERE number <= ?
 
 -- name: every_key
 SELECT id, tenant, data FROM api_keys

@@ -1,6 +1,7 @@
 """The tables of a server in SQLite: each job is one transaction."""
 
 import sqlite3
+from collections.abc import Collection
 
 from keepthread.stores.backend import Claim, RequestRow
 from keepthread.stores.sqlite.engine import Engine
@@ -55,9 +56,14 @@ class SQLiteTables:
         return await self._engine.write(lambda db: _begin(db, claim))
 
     async def end(self, claim: Claim, head: bytes, body: bytes | None) -> bool:
+        # A row with a body and no head: the tenant forgot something since, and no body is kept.
         values = (head, body, claim.id, claim.token)
         size = len(head) + len(body or b"")
         return await self._engine.write(lambda db: _changes(db, SQL["end_request"], *values), size)
+
+    async def renew(self, claim: Claim) -> bool:
+        values = (claim.at, claim.id, claim.token)
+        return await self._engine.write(lambda db: _changes(db, SQL["renew_request"], *values))
 
     async def abandon(self, claim: Claim) -> bool:
         return await self._engine.write(
@@ -85,14 +91,19 @@ class SQLiteTables:
             sql, values = SQL["entries_of_tenant"], (tenant, after, limit)
         return await self._engine.read(lambda db: db.execute(sql, values).fetchall())
 
+    async def prune(self, until: int, tenants: Collection[str]) -> int:  # noqa: ARG002 - one table
+        return await self._engine.write(
+            lambda db: db.execute(SQL["prune_entries"], (until,)).rowcount
+        )
+
 
 def has_answers(db: sqlite3.Connection, tenant: str) -> bool:
-    """Return whether bodies of answers to a tenant's requests are stored."""
+    """Return whether bodies of answers to a tenant's requests are stored, or may yet be."""
     return db.execute(SQL["has_answers"], (tenant,)).fetchone() is not None
 
 
 def drop_answers(db: sqlite3.Connection, tenant: str) -> None:
-    """Delete the bodies of answers, which may repeat what a tenant forgets."""
+    """Delete the bodies of answers, also of those to come, which may repeat what is forgotten."""
     db.execute(SQL["delete_answers"], (tenant,))
 
 

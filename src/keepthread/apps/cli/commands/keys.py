@@ -1,4 +1,4 @@
-"""The command for API keys of the HTTP server: make, list, replace and revoke them."""
+"""The command for API keys of the HTTP server: make, list, replace and revoke; the audit log."""
 
 import time
 from collections.abc import AsyncIterator
@@ -20,7 +20,7 @@ from keepthread.apps.http.keys import (
     rotate_key,
 )
 from keepthread.errors import InvalidInput
-from keepthread.protocols.server import ApiKey, ServerTables
+from keepthread.protocols.server import ApiKey, AuditEntry, ServerTables
 
 _BY: Final = "cli"
 """Who made a change, in the audit log."""
@@ -123,6 +123,44 @@ async def revoke(call: Call, ids: _Ids) -> None:
             call.say(f"{id} was revoked" if done else f"{id} was revoked before")
 
 
+async def audit(
+    call: Call,
+    days: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Only the last N days (default: all that is kept)."),
+    ] = None,
+) -> None:
+    """List the audit log of the tenant, oldest first: who did what to which ids, and when.
+
+    It has changes of keys, erasures and exports. The server keeps it for `server.audit_days` days.
+    """
+    since = 0.0 if days is None else time.time() - days * _DAY
+    async with call.tables() as tables:
+        entries = _every_entry(tables, call.tenant)
+        found = [entry async for entry in entries if entry.at >= since]
+    if call.json:
+        for entry in found:
+            call.write(entry._asdict())
+        return
+    if not found:
+        call.say(f"The audit log of the tenant {call.tenant} has no entries")
+        return
+    rows = [
+        (_moment(each.at), each.caller, each.action, each.owner or "-", ", ".join(each.targets))
+        for each in found
+    ]
+    with call.paged() as screen:
+        screen.rows(rows, "time", "key", "action", "owner", "ids")
+
+
+async def _every_entry(tables: ServerTables, tenant: str) -> AsyncIterator[AuditEntry]:
+    last = 0
+    while page := await tables.list_audit(tenant=tenant, after=last, limit=_PAGE):
+        for entry in page:
+            yield entry
+        last = page[-1].number
+
+
 async def _every_key(tables: ServerTables, tenant: str) -> AsyncIterator[ApiKey]:
     last: str | None = None
     while page := await tables.list_keys(tenant=tenant, after=last, limit=_PAGE):
@@ -170,16 +208,20 @@ def _state(key: ApiKey, now: float) -> str:
 
 
 def _day(seconds: float) -> str:
+    return _moment(seconds).partition(" ")[0]
+
+
+def _moment(seconds: float) -> str:
     try:
-        return f"{datetime.fromtimestamp(seconds, tz=UTC).astimezone():%Y-%m-%d}"
+        return f"{datetime.fromtimestamp(seconds, tz=UTC).astimezone():%Y-%m-%d %H:%M:%S}"
     except (OverflowError, OSError, ValueError):
         return "?"
 
 
 keys: Final = Actions(
-    """Make and manage the API keys of the HTTP server.
+    """Make and manage the API keys of the HTTP server, and read its audit log.
 
     A key belongs to one tenant: --tenant chooses it. It is shown when it is made, and never again.
     """,
-    {"list": list_keys, "create": create, "rotate": rotate, "revoke": revoke},
+    {"list": list_keys, "create": create, "rotate": rotate, "revoke": revoke, "audit": audit},
 )

@@ -138,6 +138,7 @@ def http_settings(settings: ServerSettings) -> HttpSettings:
         issuers=_issuers(settings),
         rate=settings.rate,
         burst=settings.burst,
+        audit_days=settings.audit_days,
         concurrency=settings.concurrency,
         deadline=settings.deadline,
         stop_delay=settings.stop_delay,

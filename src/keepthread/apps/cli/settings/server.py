@@ -92,6 +92,12 @@ class ServerSettings:
     deadline: float = setting(
         30.0, POSITIVE, "After how many seconds without a response a request ends.", project=False
     )
+    audit_days: int = setting(
+        365,
+        whole(30, 36_500),
+        "For how many days the audit log is kept.",
+        project=False,
+    )
     stop_delay: float = setting(
         0.0,
         NOT_NEGATIVE,

@@ -5,7 +5,7 @@ from typing import Final
 
 from fastapi import APIRouter, Response
 
-from keepthread.apps.http.bodies import ContextBody
+from keepthread.apps.http.bodies import MAX_PAGE, ContextBody, RebuildBody
 from keepthread.apps.http.caller import Caller
 from keepthread.apps.http.operations import (
     OF_SESSIONS,
@@ -16,9 +16,10 @@ from keepthread.apps.http.operations import (
     returns,
     returns_page,
 )
-from keepthread.apps.http.replies import BuiltContext, page_of, reply
+from keepthread.apps.http.replies import BuiltContext, RebuiltPrompt, page_of, reply
 from keepthread.context.context import Context
 from keepthread.errors import SessionGone
+from keepthread.memory.rebuild import NOTHING_REBUILT
 from keepthread.memory.session import Session
 from keepthread.memory.why_log import Explanation
 
@@ -94,3 +95,18 @@ async def list_explanations(caller: Reads, session: SessionId, limit: Limit = 10
     """List the explanations of the latest contexts, newest first, as far as they are kept."""
     found = await caller.memory.get_session(session)
     return page_of(caller, "list_explanations", await found.explanations(limit))
+
+
+@operation(router, "POST", "/rebuild", returns(RebuiltPrompt), errors=OF_SESSIONS)
+async def rebuild_prompt(caller: Reads, session: SessionId, body: RebuildBody) -> Response:
+    """Build the prompt of an earlier context again, from one of the latest explanations.
+
+    The reply says whether it is exactly the prompt that was shown, and what changed since. An
+    explanation that is not kept rebuilds nothing.
+    """
+    found = await caller.memory.get_session(session)
+    wanted = (body.view, body.at, body.turn)
+    kept = [each for each in await found.explanations(MAX_PAGE) if each[:3] == wanted]
+    made = await found.rebuild(kept[0]) if kept else NOTHING_REBUILT
+    context = None if made.context is None else built(made.context, ContextBody())
+    return reply(RebuiltPrompt(made.matches, context, [*made.messages], [*made.changes]))

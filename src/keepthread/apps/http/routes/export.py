@@ -3,9 +3,10 @@
 from collections.abc import AsyncGenerator
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
+from keepthread.apps.http.caller import audit, state_of
 from keepthread.apps.http.operations import OF_SESSIONS, Reads, operation, returns_bytes
 from keepthread.stores.validation import MAX_ID
 
@@ -24,6 +25,7 @@ _HEADERS: Final = {"Content-Disposition": 'attachment; filename="keepthread.json
 )
 async def export_owner(
     caller: Reads,
+    request: Request,
     session: Annotated[
         str | None, Query(min_length=1, max_length=MAX_ID, description="Only this session.")
     ] = None,
@@ -35,6 +37,7 @@ async def export_owner(
     """
     if session is not None:
         await caller.memory.get_session(session)  # an error has its status only before the lines
+    await audit(state_of(request), caller, "export", session)
     lines = pieces(caller.memory.export(session=session))
     return StreamingResponse(lines, media_type=LINES, headers=_HEADERS)
 

@@ -1,11 +1,18 @@
 """Facts about the owner: remember, list, correct, confirm and forget them."""
 
-from typing import Annotated, Final
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, cast
 
 from fastapi import APIRouter, Header, Path, Query, Response
 
-from keepthread.apps.http.bodies import FactBody, FactChangesBody, FactQueryBody
-from keepthread.apps.http.caller import Caller
+from keepthread.apps.http.bodies import (
+    FactBody,
+    FactChangesBody,
+    FactDocumentBody,
+    FactImportBody,
+    FactQueryBody,
+)
+from keepthread.apps.http.caller import Caller, without_scope
 from keepthread.apps.http.operations import (
     Cursor,
     Forgets,
@@ -17,6 +24,8 @@ from keepthread.apps.http.operations import (
     returns_page,
 )
 from keepthread.apps.http.replies import (
+    FactDocument,
+    FactExport,
     Outcome,
     cursor_of,
     matched,
@@ -26,11 +35,13 @@ from keepthread.apps.http.replies import (
     tag_of,
 )
 from keepthread.errors import NotFound, Stale
-from keepthread.memory.facts.types import Fact
-from keepthread.stores.validation import MAX_ID
+from keepthread.memory.facts.types import Fact, Loaded
+from keepthread.stores.validation import MAX_ID, MAX_TIME
 
 router: Final = APIRouter(prefix="/v1/facts", tags=["facts"])
 ONE: Final = "/{fact:id}"
+MARKDOWN: Final = "/documents/markdown"
+JSON_DOCUMENT: Final = "/documents/json"
 _ERRORS: Final = ("not_found", "unsupported")
 
 FactKey = Annotated[str, Path(min_length=1, max_length=MAX_ID, description="The `key` of a fact.")]
@@ -55,7 +66,7 @@ async def list_facts(
     caller: Reads,
     all: Annotated[bool, Query(description="Whether to list facts that do not hold.")] = False,  # noqa: A002 - as in the library
     at: Annotated[
-        float | None, Query(ge=0, le=1e11, description="Another time than now, as seconds.")
+        float | None, Query(ge=0, lt=MAX_TIME, description="Another time than now, as seconds.")
     ] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
@@ -88,6 +99,36 @@ async def search_facts(caller: Reads, body: FactQueryBody) -> Response:
     """Find the facts that share words with a question, the best first."""
     found = await caller.memory.facts.search(body.query, limit=body.limit)
     return page_of(caller, "search_facts", found)
+
+
+@operation(router, "GET", MARKDOWN, returns(FactDocument), errors=("unsupported",))
+async def get_fact_document(caller: Reads) -> Response:
+    """Get the facts that hold or wait as a document that people can edit and load again."""
+    return reply(FactDocument(await caller.memory.facts.to_markdown()))
+
+
+@operation(router, "POST", MARKDOWN, returns(Loaded), errors=("unsupported",))
+async def load_fact_document(caller: Writes, body: FactDocumentBody) -> Response:
+    """Apply a person's changes of the document: new lines, changed ones, ticked boxes.
+
+    With `prune`, which needs the scope `forget`, facts whose lines are gone are forgotten.
+    """
+    if body.prune and "forget" not in caller.scopes:
+        raise without_scope("forget")
+    return reply(await caller.memory.facts.from_markdown(body.text, prune=body.prune))
+
+
+@operation(router, "GET", JSON_DOCUMENT, returns(FactExport), errors=("unsupported",))
+async def export_facts(caller: Reads) -> Response:
+    """Get all facts as JSON, also those that no longer hold."""
+    document = cast(Mapping[str, Any], await caller.memory.facts.to_json())
+    return reply(FactExport(document))
+
+
+@operation(router, "POST", JSON_DOCUMENT, returns(Loaded), errors=("unsupported",))
+async def import_facts(caller: Writes, body: FactImportBody) -> Response:
+    """Add facts that are missing here; the document cannot raise their trust."""
+    return reply(await caller.memory.facts.from_json(body.facts))
 
 
 @operation(router, "GET", ONE, returns(Fact), errors=_ERRORS)

@@ -94,8 +94,7 @@ async def fork_session(
     caller: Writes, session: SessionId, body: ForkBody | None = None
 ) -> Response:
     """Create a session with a copy of this one, up to a position if one is given."""
-    given = body or ForkBody()
-    found = await caller.memory.get_session(session)
+    given, found = body or ForkBody(), await caller.memory.get_session(session)
     ids = ids_of(caller, found.key) if given.id is None else None
     id = ids() if ids else given.id
     try:
@@ -103,7 +102,7 @@ async def fork_session(
     except SessionExists:
         if ids is None or id is None:
             raise
-        fork = await caller.memory.get_session(id)
+        fork = await caller.memory.get_session(id)  # made by a worker that died after it
     return session_reply(fork.info, 201, location=f"/v1/sessions/{segment(fork.id)}")
 
 

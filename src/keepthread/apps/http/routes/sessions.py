@@ -2,9 +2,10 @@
 
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 
 from keepthread.apps.http.bodies import NewSessionBody, SessionBody, SessionChangesBody
+from keepthread.apps.http.caller import audit, state_of
 from keepthread.apps.http.idempotency import ids_of
 from keepthread.apps.http.operations import (
     NOT_MODIFIED,
@@ -162,11 +163,13 @@ async def update_session(
 
 
 @operation(router, "DELETE", ONE, NOTHING, status=204, errors=OF_SESSIONS)
-async def delete_session(caller: Forgets, session: SessionId) -> Response:
+async def delete_session(caller: Forgets, request: Request, session: SessionId) -> Response:
     """Delete a session with its messages; facts and forks stay.
 
     `forget` also erases what was made from the messages, and their bytes.
     """
+    await caller.memory.get_session(session)
+    await audit(state_of(request), caller, "sessions.delete", session)
     await caller.memory.delete_session(session)
     return nothing()
 

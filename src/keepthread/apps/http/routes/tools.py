@@ -4,7 +4,8 @@ from typing import Final
 
 from fastapi import APIRouter, Response
 
-from keepthread.apps.http.bodies import CachedResultBody, NoteBody, ToolQueryBody
+from keepthread.apps.http.bodies import CachedResultBody, NoteBody, ProvideBody, ToolQueryBody
+from keepthread.apps.http.idempotency import ids_of
 from keepthread.apps.http.operations import (
     NOTHING,
     OF_SESSIONS,
@@ -15,7 +16,14 @@ from keepthread.apps.http.operations import (
     returns,
     returns_page,
 )
-from keepthread.apps.http.replies import CachedText, Outcome, nothing, page_of, reply
+from keepthread.apps.http.replies import (
+    AddedNotes,
+    CachedText,
+    Outcome,
+    nothing,
+    page_of,
+    reply,
+)
 from keepthread.types import CachedTool
 
 router: Final = APIRouter(prefix="/v1/sessions/{session:id}", tags=["tools"])
@@ -40,6 +48,16 @@ async def add_note(caller: Writes, session: SessionId, body: NoteBody) -> Respon
     return reply(Outcome(added, int(added)))
 
 
+@operation(router, "POST", "/provide", returns(AddedNotes), errors=(*OF_SESSIONS, "too_large"))
+async def provide_notes(caller: Writes, session: SessionId, body: ProvideBody) -> Response:
+    """Ask the server's providers for notes that the session does not have yet, and add them.
+
+    A server without providers adds none.
+    """
+    found = await caller.memory.get_session(session)
+    return reply(AddedNotes(await found.provide(body.data)))
+
+
 @operation(router, "GET", "/tools", returns_page(CachedTool), errors=OF_SESSIONS)
 async def list_cached_tools(caller: Reads, session: SessionId) -> Response:
     """List the cached tool results that can still be used, oldest first."""
@@ -51,8 +69,14 @@ async def list_cached_tools(caller: Reads, session: SessionId) -> Response:
 async def cache_tool(caller: Writes, session: SessionId, body: CachedResultBody) -> Response:
     """Record a tool's call and result, and cache the result for some turns."""
     found = await caller.memory.get_session(session)
+    ids = ids_of(caller, found.key)
     await found.cache_tool(
-        body.name, body.arguments, body.result, body.cache_turns, author=body.author
+        body.name,
+        body.arguments,
+        body.result,
+        body.cache_turns,
+        author=body.author,
+        id=body.id or (ids and ids()),
     )
     return nothing()
 

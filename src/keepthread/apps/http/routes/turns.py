@@ -5,7 +5,6 @@ turn is entered but never left: a request that fails must not close the open too
 client may still answer them.
 """
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from fastapi import APIRouter, Response
@@ -175,27 +174,25 @@ async def record_tool(
     resumed = await _resumed(caller, session, turn)
     call_id, ids = body.call_id, ids_of(caller, turn)
     if call_id is None and ids is not None:
-        if body.cache_turns:
-            found = await caller.memory.get_session(session)
-            author = resumed.user.author
-            cached = await found.cached_tool(body.name, body.arguments, author=author)
-            if cached is not None:
-                return reply(RecordedText(cached))
-        call_id = await _append_call(resumed, body, ids)
+        request = tool_request(body.name, body.arguments)
+        call, result = pair(request, text_of(body.result), ids)
+        if not body.cache_turns:
+            stored = await resumed.append(call, result)
+            return reply(RecordedText(stored[-1].content))
+        found = await caller.memory.get_session(session)
+        cached = await found.cached_tool(body.name, body.arguments, author=resumed.user.author)
+        if cached is not None:
+            return reply(RecordedText(cached))
+        call_id = await _appended(resumed, call)
     text = await resumed.tool(
         body.name, body.arguments, ran, call_id=call_id, cache_turns=body.cache_turns
     )
     return reply(RecordedText(text))
 
 
-async def _append_call(turn: Turn, body: TurnToolBody, ids: Callable[[], str]) -> str:
-    """Append a tool's call and its result under ids that are given; return the id of the call.
-
-    An attempt whose worker died may have stored them: under the same ids they are stored once.
-    """
-    request = tool_request(body.name, body.arguments)
-    call, result = pair(request, text_of(body.result), ids)
-    await turn.append(call, result)
+async def _appended(turn: Turn, call: Message) -> str:
+    """Append a message with one tool call; its result then has an id that follows from it."""
+    await turn.append(call)
     return call.tool_calls[0].id
 
 
@@ -211,5 +208,9 @@ async def run_memory_tool(
 ) -> Response:
     """Run `remember` or `search_memory` for a model, and record call and result."""
     resumed = await _resumed(caller, session, turn)
-    text = await resumed.memory_tool(body.name, body.arguments, call_id=body.call_id)
+    call_id, ids = body.call_id, ids_of(caller, turn)
+    if call_id is None and ids is not None:
+        call, _ = pair(tool_request(body.name, body.arguments), "", ids)
+        call_id = await _appended(resumed, call)
+    text = await resumed.memory_tool(body.name, body.arguments, call_id=call_id)
     return reply(RecordedText(text))

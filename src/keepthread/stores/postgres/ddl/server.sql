@@ -17,7 +17,7 @@ CREATE TABLE keepthread.secrets (
 );
 
 -- Requests that a client may send again, for a day. An answer's body may repeat messages, so it is deleted
--- once its tenant forgets anything.
+-- once its tenant forgets anything. The empty body of a request in flight says that there was such a moment.
 CREATE TABLE keepthread.requests (
     id       bytea            NOT NULL PRIMARY KEY,
     tenant   bytea            NOT NULL,
@@ -92,13 +92,33 @@ BEGIN
 END
 $$;
 
--- Delete the bodies of answers to a tenant's requests. Any role that can forget may call this.
+-- Delete the bodies of answers to a tenant's requests, also of those in flight, once they are answered. Any role
+-- that can forget may call this.
 CREATE FUNCTION keepthread.drop_answers(_name bytea) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
 BEGIN
-    UPDATE keepthread.requests SET body = NULL WHERE tenant = _name AND body IS NOT NULL;
+    UPDATE keepthread.requests SET body = CASE WHEN head IS NULL THEN ''::bytea END
+    WHERE tenant = _name AND (body IS NOT NULL OR head IS NULL);
 END
 $$;
+
+-- Delete entries of the audit log up to a number, and return how many. The role of servers may delete no others:
+-- not the newest, from which numbers continue, and none of the last 30 days.
+CREATE FUNCTION keepthread.prune_entries(_until bigint) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+DECLARE
+    gone bigint;
+BEGIN
+    DELETE FROM keepthread.audit a
+    WHERE a.number <= least(_until, (SELECT max(b.number) - 1 FROM keepthread.audit b))
+      AND coalesce(substring(encode(a.data, 'escape') FROM '"at":([0-9]{1,12})')::bigint, 0)
+          < extract(epoch FROM now()) - 30 * 86400;
+    GET DIAGNOSTICS gone = ROW_COUNT;
+    RETURN gone;
+END
+$$;
+
+REVOKE ALL ON FUNCTION keepthread.prune_entries(bigint) FROM PUBLIC;
 
 -- A role for servers whose login does not own the tables.
 DO $$
@@ -126,6 +146,7 @@ BEGIN
         GRANT SELECT, INSERT, UPDATE, DELETE
             ON keepthread.api_keys, keepthread.secrets, keepthread.requests TO keepthread_server;
         GRANT SELECT, INSERT ON keepthread.audit TO keepthread_server;
+        GRANT EXECUTE ON FUNCTION keepthread.prune_entries(bigint) TO keepthread_server;
     END IF;
 END
 $$;
