@@ -29,8 +29,8 @@ from keepthread.errors import KeepthreadError
 from keepthread.memory.memory import Memory
 
 STARTUP_FAILED: Final = 3
-BACKLOG: Final = 2048
-"""Connections that the system queues."""
+BACKLOG: Final = 1024
+"""Connections that the system queues; a client waits until those before it are taken."""
 _TAKEN_AT_ONCE: Final = 64
 """Connections that are taken before those that have sent something are read.
 
