@@ -52,6 +52,11 @@ class Server(NamedTuple):
         """Return how many files and connections the process has open."""
         return len(os.listdir(f"/proc/{self.pid}/fd"))  # noqa: PTH208 - names are enough
 
+    def cpu(self) -> tuple[float, float]:
+        """Return the seconds of CPU that the process had, and those that it waited for it."""
+        used, waited, _ = Path(f"/proc/{self.pid}/schedstat").read_text().split()
+        return int(used) / 1e9, int(waited) / 1e9
+
     def request(self, *headers: str) -> bytes:
         """Return the head of a request that needs a key."""
         lines = ("Host: localhost", f"Authorization: Bearer {self.key}", *headers)
@@ -206,7 +211,9 @@ def main() -> int:
     with served() as server:
         asyncio.run(ask(server))
         before = server.memory("VmRSS")
+        used, waited = server.cpu()
         seen = run(server, given.connections)
+        used, waited = server.cpu()[0] - used, server.cpu()[1] - waited
         after = asyncio.run(ask(server))
     times = seen.times
     print(
@@ -218,6 +225,7 @@ def main() -> int:
         f" longest {times[-1] * 1000:,.0f} ms; {seen.refused} refused; afterwards"
         f" {after * 1000:,.0f} ms"
     )
+    print(f"The server had {used:.1f} s of CPU, and waited {waited:.1f} s for it beside others.")
     return 0 if times[-1] < SECONDS and not seen.refused else 1
 
 

@@ -33,8 +33,8 @@ from keepthread.text_caches import clear_text_caches
 STARTUP_FAILED: Final = 3
 STORE_AWAY: Final = 4
 """The status of a worker that may start later: its store was busy or away."""
-BACKLOG: Final = 2048
-"""Connections that the system queues."""
+BACKLOG: Final = 1024
+"""Connections that the system queues; a client waits until those before it are taken."""
 _TAKEN_AT_ONCE: Final = 64
 """Connections that are taken before those that have sent something are read.
 
