@@ -416,6 +416,7 @@ def test_a_project_sets_no_address_key_order_or_end_of_conversations(folder: Pat
     numbers = "port workers metrics_port rate burst concurrency deadline stop_delay drain"
     values |= {f"server.{name}": "x" for name in texts.split()}
     values |= {f"server.{name}": 1 for name in numbers.split()}
+    values |= {"server.audit_days": 90}
     assert values.keys() == {key for key in KEYS if not KEYS[key].metadata["project"]}
     for key, value in values.items():
         (folder / PROJECT_FILE).write_text(nested({key: value}))

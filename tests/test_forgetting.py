@@ -70,6 +70,7 @@ WITHOUT_TEXT = {
     "orchestrator/prompts/__init__.py:prompt",
     "recall/bm25.py:_rises",
     "schema.py:_descriptions",
+    "schema.py:_form",  # by type
     "schema.py:_hints",
     "stores/postgres/log.py:_array",
     "memory/remote/values.py:_fields",

@@ -4,7 +4,6 @@ import asyncio
 import datetime as dt
 import ipaddress
 import json
-import logging
 import multiprocessing
 import os
 import re
@@ -14,10 +13,10 @@ import ssl
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 import pytest
@@ -54,16 +53,23 @@ class Process:
     process: asyncio.subprocess.Process
     url: str
     lines: list[str]
+    passed: list[str] = field(default_factory=list[str])
+    """Lines that nobody looked for yet: processes write in any order."""
 
     async def line(self, pattern: str) -> re.Match[str]:
-        """Return the next line of stderr that matches."""
+        """Return a line of stderr that matches, each line once."""
         assert self.process.stderr is not None
+        for line in self.passed:
+            if found := re.search(pattern, line):
+                self.passed.remove(line)
+                return found
         while True:
             line = (await self.process.stderr.readline()).decode()
             assert line, f"it ended before {pattern!r}: {self.lines}"
             self.lines.append(line)
             if found := re.search(pattern, line):
                 return found
+            self.passed.append(line)
 
     async def stop(self) -> int:
         """Send SIGTERM; return the exit status."""
@@ -119,18 +125,45 @@ async def test_workers_are_replaced_and_counted_together_and_stop_together(tmp_p
 @pytest.mark.parametrize(
     ("error", "status"), [(Unavailable("away"), STORE_AWAY), (Damaged("broken"), STARTUP_FAILED)]
 )
-def test_a_worker_tells_whether_it_may_start_later(error: KeepthreadError, status: int) -> None:
+def test_a_worker_tells_whether_it_may_start_later(
+    error: KeepthreadError, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     @asynccontextmanager
     async def open_memory() -> AsyncGenerator[Memory]:
         raise error
         yield
 
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
+    monkeypatch.setattr("keepthread.apps.http.worker.log_lines", lambda: None)
     with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(SystemExit) as ended:
         run_process(Work(open_memory=open_memory, settings=HttpSettings()), listener)
-    root.handlers[:], root.level = handlers, level
     assert ended.value.code == status
+
+
+def test_a_worker_that_ends_while_the_others_are_looked_at_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Worker:
+        """A process that ends between two looks."""
+
+        pid = 1
+        exitcode = STARTUP_FAILED
+        looks = 0
+
+        @property
+        def sentinel(self) -> int:
+            return 0
+
+        def is_alive(self) -> bool:
+            self.looks += 1
+            return self.looks == 1
+
+        def terminate(self) -> None:
+            raise AssertionError("it has ended")
+
+    monkeypatch.setattr("keepthread.apps.http.serve.wait", lambda *_: [])
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    workers = Workers(cast(Any, Worker), 1, patience=0)
+    assert workers.run() == STARTUP_FAILED
 
 
 def test_a_server_goes_on_while_a_worker_cannot_start_because_its_store_is_away(

@@ -47,6 +47,10 @@ class LeastRecent(Generic[K, V]):
         """Remove a key."""
         self._kept.pop(key, None)
 
+    def clear_texts(self) -> None:
+        """Remove all values; `register_object` lets `forget` do it."""
+        self._kept = {}
+
 
 class TextCache(Protocol):
     """An object that remembers text."""

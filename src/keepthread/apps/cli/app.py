@@ -50,7 +50,11 @@ GROUPS: Final[Mapping[str, Mapping[str, Listed]]] = {
     },
     "Serve": {
         "serve": Listed("serve", "serve", "Serve the memory over HTTP, until Ctrl-C."),
-        "keys": Listed("keys", "keys", "Make and manage the API keys of the HTTP server."),
+        "keys": Listed(
+            "keys",
+            "keys",
+            "Make and manage the API keys of the HTTP server, and read its audit log.",
+        ),
         "mcp": Listed(
             "mcp",
             "mcp",

@@ -157,7 +157,8 @@ class Workers:
         ended = [each for each in self._running if not each.is_alive()]
         for each in ended:
             LOG.error("worker ended", extra={"fields": {"pid": each.pid, "status": each.exitcode}})
-        self._running = [each for each in self._running if each.is_alive()]
+        # Asked again, one that ends at this moment would go without a trace.
+        self._running = [each for each in self._running if each not in ended]
         if any(each.exitcode == STARTUP_FAILED for each in ended):
             return STARTUP_FAILED
         if ended:

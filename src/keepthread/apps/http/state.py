@@ -31,12 +31,8 @@ class UsedSessions:
 
     def __init__(self) -> None:
         """Begin without sessions."""
-        self.clear_texts()
-        register_object(self)
-
-    def clear_texts(self) -> None:
-        """Discard all sessions."""
         self._known: LeastRecent[tuple[str, str, str], Session] = LeastRecent(_SESSIONS)
+        register_object(self._known)
 
     def get(self, tenant: str, owner: str, id: str) -> Session | None:
         """Return the session of an owner, if it was used lately."""
