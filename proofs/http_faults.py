@@ -11,21 +11,21 @@ import struct
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from keepthread import errors
 from keepthread.errors import KeepthreadError
+from servers.proxy import CHUNK, Line, Proxy
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 WORKERS: Final = 2
 PATIENCE: Final = 120.0
 DEADLINE: Final = 60.0
 """Seconds that a request may take: longer than a store waits for its server."""
-_CHUNK: Final = 1 << 16
 _RESET: Final = struct.pack("ii", 1, 0)
 _STARTED: Final = re.compile(r"Started server process \[(\d+)\]")
 _FINISHED: Final = re.compile(r"Finished server process \[(\d+)\]")
@@ -36,53 +36,26 @@ _RETRYABLE: Final = {
 }
 
 
-class Relay:
+class Relay(Proxy):
     """Passes bytes on to the server, and cuts connections in the middle of what they carry."""
 
     def __init__(self, port: int, rng: random.Random, longest: int) -> None:
         """Take where the server is, and after how many bytes a connection is cut at the latest."""
-        self.target = port
+        super().__init__(port)
         self.longest = longest
-        self.port = 0
         self.cuts: Counter[str] = Counter()
         self._rng = rng
-        self._lines: set[asyncio.StreamWriter] = set()
 
-    @asynccontextmanager
-    async def listening(self) -> AsyncIterator["Relay"]:
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.port = server.sockets[0].getsockname()[1]
-        try:
-            yield self
-        finally:
-            server.close()
-            for line in list(self._lines):
-                line.transport.abort()
-            await server.wait_closed()
-            while self._lines:  # noqa: ASYNC110 - what passes bytes on notices in a moment
-                await asyncio.sleep(0)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.target)
-        except OSError:
-            writer.transport.abort()
-            return
-        both = (writer, far_writer)
-        self._lines |= {*both}
+    async def _carry(self, near: Line, far: Line) -> None:
+        both = (near[1], far[1])
         limits: dict[str, int | None] = {"requests": None, "responses": None}
         limits[self._rng.choice([*limits])] = self._rng.randrange(1, self.longest)
-        try:
-            await asyncio.gather(
-                self._pass_on(reader, far_writer, "requests", limits["requests"], both),
-                self._pass_on(far_reader, writer, "responses", limits["responses"], both),
-            )
-        finally:
-            self._lines -= {*both}
-            for line in both:
-                line.transport.abort()
+        await asyncio.gather(
+            self._pass_some(near[0], far[1], "requests", limits["requests"], both),
+            self._pass_some(far[0], near[1], "responses", limits["responses"], both),
+        )
 
-    async def _pass_on(
+    async def _pass_some(
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
@@ -91,7 +64,7 @@ class Relay:
         both: Sequence[asyncio.StreamWriter],
     ) -> None:
         with suppress(OSError):
-            while data := await reader.read(_CHUNK):
+            while data := await reader.read(CHUNK):
                 if limit is not None and len(data) >= limit:
                     writer.write(data[:limit])
                     await writer.drain()

@@ -3,8 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import Final, Self, TypeAlias
 
-_CHUNK = 1 << 16
+Line: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+"""One side of a connection."""
+CHUNK: Final = 1 << 16
 
 
 class Proxy:
@@ -22,7 +25,7 @@ class Proxy:
         self._lines: set[asyncio.StreamWriter] = set()
 
     @asynccontextmanager
-    async def listening(self) -> AsyncIterator["Proxy"]:
+    async def listening(self) -> AsyncIterator[Self]:
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         self.port = server.sockets[0].getsockname()[1]
         try:
@@ -48,20 +51,24 @@ class Proxy:
             return
         self._lines |= {writer, far_writer}
         try:
-            await asyncio.gather(
-                self._pass_on(reader, far_writer, answers=False),
-                self._pass_on(far_reader, writer, answers=True),
-            )
+            await self._carry((reader, writer), (far_reader, far_writer))
         finally:
             self._lines -= {writer, far_writer}
             writer.transport.abort()
             far_writer.transport.abort()
 
+    async def _carry(self, near: Line, far: Line) -> None:
+        """Pass on the bytes of one connection, in both directions, until it ends."""
+        await asyncio.gather(
+            self._pass_on(near[0], far[1], answers=False),
+            self._pass_on(far[0], near[1], answers=True),
+        )
+
     async def _pass_on(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool
     ) -> None:
         with suppress(OSError):
-            while data := await reader.read(_CHUNK):
+            while data := await reader.read(CHUNK):
                 if self.hangs:
                     continue
                 if answers and self.lose_answers:

@@ -88,7 +88,7 @@ def test_a_client_is_connected_and_the_rest_of_its_file_stays(name: str, home: P
     again = keepthread("mcp", "install", name, "--store", "work.db", "--write")
     assert "has this entry already, and stays as it is" in again.stderr
     gone = keepthread("mcp", "install", name, "--remove")
-    assert "is no longer connected" in gone.stderr
+    assert "keepthread was removed from" in gone.stderr
     assert path.read_text() == before
 
 
@@ -124,7 +124,7 @@ def test_another_file_and_a_new_one(home: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("emacs",), "there is no client 'emacs'; there are claude-code, codex"),
+        (("emacs",), "'emacs' is not a known client; choose one of claude-code, codex"),
         (("codex", "--write", "--remove"), "not both"),
         (("codex", "--store", "postgresql://me:secret@db/x"), "holds a password"),
     ],

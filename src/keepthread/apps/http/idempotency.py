@@ -36,7 +36,7 @@ _KEPT_HEADERS: Final = frozenset({"content-type", "etag", "location"})
 _NOT_KEPT: Final = ("/v1/keys",)
 """Responses from here may hold new keys, which are stored nowhere."""
 _NAMED: Final = "/v1/forget"
-"""What is done here has an id of its own, which follows from the key; it may take long."""
+"""An erasure has an id of its own, which follows from the key, and it may take long."""
 _SUCCESS: Final = range(200, 300)
 
 

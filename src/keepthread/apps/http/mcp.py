@@ -56,7 +56,7 @@ class McpEndpoint:
         except Problem as problem:
             raise with_metadata(problem, scope, state_of(request).settings) from None
         if request.method != "POST":
-            raise HTTPException(405, headers={"Allow": "POST"})  # there are no streams to get
+            raise HTTPException(405, headers={"Allow": "POST"})  # it has no streams to get
         loaded = await self._load()
         await loaded.module.serve_request(loaded.server, scope, receive, send)
 

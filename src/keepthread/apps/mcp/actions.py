@@ -43,8 +43,8 @@ from keepthread.memory.session import Session
 from keepthread.types import Hidden, Message
 
 _NOTHING_FOUND: Final = "Nothing was found in the memory."
-_NO_MESSAGES: Final = "There are no messages at that place."
-_NO_FACTS: Final = "There are no confirmed facts."
+_NO_MESSAGES: Final = "No messages were found at this position."
+_NO_FACTS: Final = "No facts are confirmed."
 _WAITS: Final = (
     "The fact is noted, and waits until the user confirms it. Let the user know that it is in the"
     " list of facts."

@@ -201,38 +201,13 @@ def _database(file: BinaryIO, wanted: ImportOptions) -> Arrival:
     if path is None or not path.is_file():
         raise InvalidInput("a database cannot be read from stdin: name its file")
     check_harombe(path)
-    owner = wanted.owner or wanted.default_owner
-
-    async def read(store: Store, counter: TokenCounter, progress: Progress | None) -> Arrived:
-        return await import_harombe(
-            store,
-            path,
-            counter=counter,
-            owner=owner,
-            prefix=wanted.prefix,
-            progress=progress,
-        )
-
-    return Arrival(read, "messages", owner)
+    return _arrival(import_harombe, path, wanted, "messages")
 
 
 def _agents(files: Iterable[BinaryIO], wanted: ImportOptions) -> Arrival:
     if wanted.branches:
         raise InvalidInput("a session of a coding agent has no branches: leave out --branches")
-    owner = wanted.owner or wanted.default_owner
-
-    async def read(store: Store, counter: TokenCounter, progress: Progress | None) -> Arrived:
-        return await import_agents(
-            store,
-            files,
-            counter=counter,
-            owner=owner,
-            prefix=wanted.prefix,
-            size=wanted.size,
-            progress=progress,
-        )
-
-    return Arrival(read, owner=owner)
+    return _arrival(import_agents, files, wanted, size=wanted.size)
 
 
 def _each_opened(paths: Sequence[Path]) -> Generator[BinaryIO]:
@@ -244,22 +219,34 @@ def _each_opened(paths: Sequence[Path]) -> Generator[BinaryIO]:
 def _chats(file: BinaryIO, wanted: ImportOptions) -> Arrival:
     if file.seekable():
         check_chats(file)
+    program = None if wanted.form == CHATS else wanted.form
+    return _arrival(
+        import_chats, file, wanted, branches=wanted.branches, program=program, size=wanted.size
+    )
+
+
+def _arrival(
+    importing: Callable[..., Awaitable[Arrived]],
+    source: object,
+    wanted: ImportOptions,
+    unit: str = "bytes",
+    **more: object,
+) -> Arrival:
+    """Return the import of another program's conversations, which belong to one owner."""
     owner = wanted.owner or wanted.default_owner
 
     async def read(store: Store, counter: TokenCounter, progress: Progress | None) -> Arrived:
-        return await import_chats(
+        return await importing(
             store,
-            file,
+            source,
             counter=counter,
             owner=owner,
             prefix=wanted.prefix,
-            branches=wanted.branches,
-            program=None if wanted.form == CHATS else wanted.form,
-            size=wanted.size,
             progress=progress,
+            **more,
         )
 
-    return Arrival(read, owner=owner)
+    return Arrival(read, unit, owner)
 
 
 def _told(done: Arrived, place: str, more: str) -> tuple[list[str], list[str]]:

@@ -94,7 +94,7 @@ def install(
     """
     settings = CLIENTS.get(client)
     if settings is None:
-        raise InvalidInput(f"there is no client {client!r}; there are {', '.join(CLIENTS)}")
+        raise InvalidInput(f"{client!r} is not a known client; choose one of {', '.join(CLIENTS)}")
     if write and remove:
         raise InvalidInput("give --write to add the entry or --remove to take it out, not both")
     path = Path(file).expanduser() if file else settings.path(os.environ, Path.home())
@@ -117,7 +117,7 @@ def install(
         state = "has no such entry" if remove else "has this entry already"
         call.say(f"{path} {state}, and stays as it is")
     elif remove:
-        call.say(f"{settings.title} is no longer connected; restart it")
+        call.say(f"keepthread was removed from {settings.title}; restart it")
     else:
         call.say(f"{settings.title} is connected; restart it. --remove undoes this")
 
