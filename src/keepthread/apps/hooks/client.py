@@ -18,6 +18,7 @@ import stat
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, Final, cast
 
@@ -57,12 +58,13 @@ def run(arguments: Sequence[str]) -> int | None:
     if options is None or sys.stdin.isatty():
         return None
     end = time.monotonic() + DEADLINE
-    _raise_at_the_end()
-    try:
-        if request := _request(options):
-            _handle(request, end)
-    except (OSError, ValueError, RecursionError):
-        pass
+    with suppress(OSError, ValueError, RecursionError):
+        _raise_at_the_end()
+        try:
+            if request := _request(options):
+                _handle(request, end)
+        finally:
+            _wait_no_longer()
     return 0
 
 
@@ -96,8 +98,12 @@ def _raise_at_the_end() -> None:
 
 
 def _wait_no_longer() -> None:
-    """Let what follows finish: it waits for nobody."""
+    """Let what follows finish: it waits for nobody.
+
+    At its very end, Python would let the timer end the process with a signal.
+    """
     if hasattr(signal, "setitimer"):
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 

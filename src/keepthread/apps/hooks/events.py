@@ -93,8 +93,9 @@ class HookRequest(NamedTuple):
 class HookMemories:
     """The memories of the hooks' settings, each opened at its first use."""
 
-    def __init__(self) -> None:
-        """Open nothing yet."""
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+        """Open nothing yet; the environment names the folders of the agents."""
+        self._environ = environ
         self._stack = AsyncExitStack()
         self._open: dict[tuple[str, ...], Memory] = {}
         self._counters: dict[Memory, TokenCounter] = {}
@@ -125,7 +126,7 @@ class HookMemories:
         counter = self._counters[memory]
         with ExitStack() as stack:
             files = [
-                stack.enter_context(open_transcript(path, request.agent, os.environ))
+                stack.enter_context(open_transcript(path, request.agent, self._environ))
                 for path in request.transcripts
             ]
             await import_agents(memory.store, files, counter=counter, owner=owner)
@@ -134,7 +135,7 @@ class HookMemories:
         """Return the memory and the owner of the settings that apply in the request's folder."""
         folder = _folder(request)
         flags = {"memory.url": store_url(request.store), "memory.tenant": request.tenant}
-        config = read_config(os.environ, folder, {k: v for k, v in flags.items() if v})
+        config = read_config(self._environ, folder, {k: v for k, v in flags.items() if v})
         settings = config.settings
         url, tenant = settings.address, settings.memory.tenant
         if not is_server(url):
@@ -144,7 +145,7 @@ class HookMemories:
             if key not in self._open:
                 if create and not request.store:
                     config.make_room()
-                counter = chat_counter(os.environ, settings.tokenizer)
+                counter = chat_counter(self._environ, settings.tokenizer)
                 store = opened(url, tenant=tenant, create=create and not is_server(url))
                 memory = Memory(
                     await self._stack.enter_async_context(store), context_options(settings, counter)

@@ -6,10 +6,10 @@ request, so a change of theirs applies at once.
 """
 
 import asyncio
-import fcntl
 import json
 import os
 import sys
+import time
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +22,7 @@ from keepthread.apps.hooks.client import (
     STORES,
     TAKEN,
     WARMS,
+    ask,
     is_own,
     leave,
     socket_path,
@@ -39,6 +40,9 @@ IDLE: Final = 600.0
 """Seconds without a request after which the helper ends."""
 _WARM: Final = "how warm is it?"
 _ONCE: Final = "--once"
+_POLL: Final = 0.05
+_PASSED_ON: Final = 30.0
+"""Seconds for which a request is offered to another helper; after that, it waits as a note."""
 
 
 class HookHelper:
@@ -120,12 +124,13 @@ class HookHelper:
                 return await self._memories.recall(hook)
         except (Unavailable, StoreClosed):
             self._memories.forget_connections()
-            return ""
+        except (KeepthreadError, OSError):  # there is no store yet, or settings are wrong
+            pass
+        return ""
 
     async def _warm(self, hook: HookRequest) -> None:
         """Open the memory and load what a search needs, before the first prompt."""
-        with suppress(KeepthreadError, OSError, ValueError):
-            await self._recalled(hook._replace(event=RECALLS, prompt=_WARM))
+        await self._recalled(hook._replace(event=RECALLS, prompt=_WARM))
 
     async def _store(self, request: Mapping[str, Any]) -> None:
         async with self._storing:
@@ -157,10 +162,28 @@ def main(place: str) -> None:
     if place == _ONCE:
         asyncio.run(_store_once(first or {}))
         return
+    import fcntl  # noqa: PLC0415 - Windows has none, and no helper that stays
+
     os.umask(0o077)
-    with suppress(BlockingIOError), Path(f"{place}.lock").open("wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        asyncio.run(HookHelper(place).serve(first))
+    with Path(f"{place}.lock").open("wb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _pass_on(place, first)
+        else:
+            asyncio.run(HookHelper(place).serve(first))
+
+
+def _pass_on(place: str, first: Mapping[str, Any] | None) -> None:
+    """Give a first request to the helper that runs already, and may have begun just now."""
+    end = time.monotonic() + _PASSED_ON
+    while first and time.monotonic() < end:
+        try:
+            ask(place, first, end)
+        except (FileNotFoundError, ConnectionError):
+            time.sleep(_POLL)
+        else:
+            return
 
 
 def _unlink(path: str) -> None:
