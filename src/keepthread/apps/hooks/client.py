@@ -29,8 +29,8 @@ STORES: Final = ("Stop", "SubagentStop", "SessionEnd")
 WARMS: Final = "SessionStart"
 EVENTS: Final = (WARMS, RECALLS, *STORES)
 
-DEADLINE: Final = 0.9
-"""Seconds after which a hook ends in any case."""
+DEADLINE: Final = 0.75
+"""Seconds after which a hook ends in any case; Python itself takes some before."""
 MAX_PAYLOAD: Final = 1 << 22
 MAX_REQUEST: Final = 1 << 16
 MAX_WAITING: Final = 1000

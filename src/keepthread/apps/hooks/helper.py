@@ -38,6 +38,8 @@ from keepthread.errors import KeepthreadError, StoreClosed, Unavailable
 
 IDLE: Final = 600.0
 """Seconds without a request after which the helper ends."""
+_TICK: Final = 30.0
+"""Seconds after which it looks whether its socket still exists."""
 _WARM: Final = "how warm is it?"
 _ONCE: Final = "--once"
 _POLL: Final = 0.05
@@ -74,10 +76,13 @@ class HookHelper:
             await self._memories.close()
 
     async def _asked_in_time(self) -> bool:
+        """Return whether a request came before the helper was idle for long, or out of reach."""
         self._asked.clear()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._idle):
-                return await self._asked.wait()
+        end = time.monotonic() + self._idle
+        while time.monotonic() < end and _exists(self._path):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(self._idle, _TICK)):
+                    return await self._asked.wait()
         return False
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
@@ -184,6 +189,10 @@ def _pass_on(place: str, first: Mapping[str, Any] | None) -> None:
             time.sleep(_POLL)
         else:
             return
+
+
+def _exists(path: str) -> bool:
+    return Path(path).exists()
 
 
 def _unlink(path: str) -> None:
