@@ -1,4 +1,4 @@
-"""What a hook does with the memory: recall for a prompt, and store session files.
+"""The work of a hook on the memory: recall for a prompt, and store session files.
 
 Payloads come from another program, and parts of them from anybody: no payload names an owner or a
 store, texts are cut, and a session file is read only inside the folder where its agent keeps them.
