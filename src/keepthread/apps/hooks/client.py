@@ -55,16 +55,13 @@ _MAX_SOCKET_PATH: Final = 100  # the shortest limit of the systems is 104 bytes
 def run(arguments: Sequence[str]) -> int | None:
     """Handle a hook; return None if the arguments or the input are not those of an agent."""
     options = parsed(arguments)
-    if options is None or sys.stdin.isatty():
+    if options is None or getattr(sys.stdin, "isatty", bool)():
         return None
     end = time.monotonic() + DEADLINE
-    with suppress(OSError, ValueError, RecursionError):
-        _raise_at_the_end()
-        try:
-            if request := _request(options):
-                _handle(request, end)
-        finally:
-            _wait_no_longer()
+    # Without a standard input, it has no buffer.
+    with suppress(OSError, ValueError, RecursionError, AttributeError):
+        if request := _request(options, _input()):
+            _handle(request, end)
     return 0
 
 
@@ -90,19 +87,18 @@ def _split(word: str) -> Sequence[str]:
     return (name, value) if equals and name in ("--store", "--tenant") else (word,)
 
 
-def _raise_at_the_end() -> None:
-    """Let the deadline interrupt whatever is waited for."""
-    if hasattr(signal, "setitimer"):
-        signal.signal(signal.SIGALRM, _late)
-        signal.setitimer(signal.ITIMER_REAL, DEADLINE)
+def _input() -> bytes:
+    """Return the standard input; raise `TimeoutError` if it does not end in time.
 
-
-def _wait_no_longer() -> None:
-    """Let what follows finish: it waits for nobody.
-
-    At its very end, Python would let the timer end the process with a signal.
+    All other waits are given the time that is left.
     """
-    if hasattr(signal, "setitimer"):
+    if not hasattr(signal, "setitimer"):
+        return sys.stdin.buffer.read(MAX_PAYLOAD + 1)
+    signal.signal(signal.SIGALRM, _late)
+    signal.setitimer(signal.ITIMER_REAL, DEADLINE)
+    try:
+        return sys.stdin.buffer.read(MAX_PAYLOAD + 1)
+    finally:
         signal.signal(signal.SIGALRM, signal.SIG_IGN)
         signal.setitimer(signal.ITIMER_REAL, 0)
 
@@ -111,9 +107,8 @@ def _late(*_: object) -> None:
     raise TimeoutError
 
 
-def _request(options: Mapping[str, Any]) -> dict[str, Any] | None:
+def _request(options: Mapping[str, Any], data: bytes) -> dict[str, Any] | None:
     """Return the request for the helper; None if the payload is not that of a known event."""
-    data = sys.stdin.buffer.read(MAX_PAYLOAD + 1)
     found: Any = json.loads(data) if len(data) <= MAX_PAYLOAD else None
     payload = cast("dict[str, Any]", found if isinstance(found, dict) else {})
     if payload.get("hook_event_name") not in EVENTS:
@@ -133,13 +128,24 @@ def _handle(request: Mapping[str, Any], end: float) -> None:
     path = socket_path()
     if request["event"] in STORES:
         if path is None or not _taken(path, request):
-            _wait_no_longer()
             leave(request)
             start_helper(path, request)
     elif path is None:
-        import_module("keepthread.apps.hooks.events").recall_here(request, DEADLINE)
+        _write(_recalled_here(request) if request["event"] == RECALLS else b"")
     else:
         _write(_asked_until(path, request, end))
+
+
+def _recalled_here(request: Mapping[str, Any]) -> bytes:
+    """Return the answer without a helper; the process ends if it takes too long."""
+    import threading  # noqa: PLC0415 - only where no helper can run
+
+    guard = threading.Timer(DEADLINE, os._exit, (0,))
+    guard.daemon = True
+    guard.start()
+    answer: bytes = import_module("keepthread.apps.hooks.events").recall_here(request)
+    guard.cancel()
+    return answer
 
 
 def _taken(path: str, request: Mapping[str, Any]) -> bool:

@@ -8,8 +8,6 @@ import asyncio
 import json
 import os
 import stat
-import sys
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, suppress
 from pathlib import Path
@@ -246,24 +244,16 @@ def output_of(text: str) -> bytes:
     return json.dumps({"hookSpecificOutput": output}).encode() + b"\n"
 
 
-def recall_here(request: Mapping[str, Any], seconds: float) -> None:
-    """Recall in this process, where no helper can run; end it after `seconds`."""
-    if request["event"] != RECALLS:
-        return
-    guard = threading.Timer(seconds, os._exit, (0,))
-    guard.daemon = True
-    guard.start()
-    text = asyncio.run(_recalled(HookRequest.of(request)))
-    guard.cancel()
-    sys.stdout.buffer.write(output_of(text))
-    sys.stdout.buffer.flush()
+def recall_here(request: Mapping[str, Any]) -> bytes:
+    """Return what a hook prints, from a memory that is opened for it alone."""
+    return output_of(asyncio.run(_recalled(HookRequest.of(request))))
 
 
 async def _recalled(request: HookRequest) -> str:
     memories = HookMemories()
     try:
         return await memories.recall(request)
-    except KeepthreadError:
+    except (KeepthreadError, OSError):
         return ""
     finally:
         await memories.close()
