@@ -1,7 +1,7 @@
-"""Run Claude Code without a person, against a scripted model, in a home folder of its own.
+"""Run Claude Code and Codex without a person, against models of our own, each in a home folder.
 
-`scripts/real_agent` installs it first. Nothing leaves the machine: the model's address is the
-scripted server's, and the key is made up.
+`scripts/real_agent` installs them first. Nothing leaves the machine: the model's address is that of
+a server here, and the key is made up.
 """
 
 import asyncio
@@ -11,10 +11,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from keepthread import Memory, Message, ToolCall
 from keepthread.models.tokens import Estimator
@@ -43,11 +45,48 @@ class LenientServer(ScriptedServer):
         return Play.answer(self, path, headers, json.dumps(value).encode())
 
 
-class Agent:
-    """Claude Code in a home folder of its own."""
+class ResponsesHandler(BaseHTTPRequestHandler):
+    """Answers what Codex asks of the Responses API: each time with one message, in a stream."""
 
-    def __init__(self, program: str, home: Path, server: ScriptedServer) -> None:
-        """Prepare a project, and an environment that names the scripted model."""
+    protocol_version = "HTTP/1.1"
+    requests: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        """Offer no models: Codex uses the one that is named."""
+        self._send("application/json", json.dumps({"data": [], "models": []}))
+
+    def do_POST(self) -> None:
+        """Answer a request."""
+        self.requests.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
+        text = {"type": "output_text", "text": FOUND, "annotations": []}
+        message = {"type": "message", "id": f"msg_{len(self.requests)}", "role": "assistant"}
+        message |= {"status": "completed", "content": [text]}
+        usage = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
+        response = {"id": "resp_1", "object": "response", "status": "completed"}
+        events = [
+            {"type": "response.created", "response": response | {"output": []}},
+            {"type": "response.output_item.done", "output_index": 0, "item": message},
+            {"type": "response.completed", "response": response | {"usage": usage}},
+        ]
+        lines = [f"event: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in events]
+        self._send("text/event-stream", "".join(lines))
+
+    def _send(self, kind: str, text: str) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *_: Any) -> None:
+        """Log nothing."""
+
+
+class Agent:
+    """An agent in a home folder of its own."""
+
+    def __init__(self, program: str, home: Path, address: str) -> None:
+        """Prepare a project, and an environment that names the model's address."""
         self.program = program
         self.home = home
         self.project = home / "shop"
@@ -58,8 +97,9 @@ class Agent:
             "PATH": os.environ["PATH"],
             "HOME": str(home),
             "XDG_RUNTIME_DIR": str(run),
-            "ANTHROPIC_BASE_URL": server.anthropic,
+            "ANTHROPIC_BASE_URL": address,
             "ANTHROPIC_API_KEY": "made-up",
+            "SCRIPTED_KEY": "made-up",
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             "CLAUDE_CODE_DISABLE_EXPERIMENTAL_BETAS": "1",
             "DISABLE_AUTOUPDATER": "1",
@@ -134,7 +174,7 @@ def import_files(program: str, home: Path) -> None:
         "The lamp is lit.",
     ]
     with LenientServer(script, otherwise="Yes.") as server:
-        agent = Agent(program, home, server)
+        agent = Agent(program, home, server.anthropic)
         version = agent.run(program, "--version").strip()
         first = agent.ask("Who keeps the lighthouse?")
         agent.ask("Is its lamp lit?", "--resume", first["session_id"])
@@ -166,7 +206,7 @@ def use_hooks(program: str, home: Path) -> None:
         "I will remember Amaranta.",
     ]
     with LenientServer(script, otherwise="Yes.") as server:
-        agent = Agent(program, home, server)
+        agent = Agent(program, home, server.anthropic)
         agent.keepthread("mcp", "install", "claude-code", "--hooks", "--write")
         first = agent.ask(KEEPER)
         id = f"claude-code:{first['session_id']}"
@@ -197,10 +237,53 @@ def use_hooks(program: str, home: Path) -> None:
     check(not settings["hooks"], "the hooks are removed")
 
 
-def main(program: str) -> None:
-    """Do both, each in a home folder of its own."""
-    for each in (import_files, use_hooks):
-        print(f"# {each.__doc__}")
+CODEX = """\
+model = "gpt-5"
+model_provider = "scripted"
+
+[model_providers.scripted]
+name = "scripted"
+base_url = "%s/v1"
+env_key = "SCRIPTED_KEY"
+wire_api = "responses"
+"""
+
+
+def use_codex(program: str, home: Path) -> None:
+    """Let our hooks store a session of Codex, and recall it in the next one."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), ResponsesHandler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{server.server_address[1]}"
+    agent = Agent(program, home, address)
+    (home / ".codex").mkdir()
+    (home / ".codex" / "config.toml").write_text(CODEX % address)
+    agent.keepthread("mcp", "install", "codex", "--hooks", "--write")
+    ask = [program, "exec", "--skip-git-repo-check", "--dangerously-bypass-hook-trust"]
+    agent.run(*ask, KEEPER)
+
+    def stored() -> list[list[str]]:
+        found = asyncio.run(agent.sessions()) if agent.store.exists() else {}
+        return [[message.content for message in each] for each in found.values()]
+
+    version = agent.run(program, "--version").strip()
+    until(lambda: stored() == [[KEEPER, FOUND]], f"the hooks stored a session of {version}")
+    agent.run(*ask, "What is the lighthouse keeper called?")
+    asked = ResponsesHandler.requests[-1]
+    check(f"> {KEEPER}" in asked and "quoted, fence" in asked, "a later session is given it")
+    until(lambda: len(stored()) == 2, "the later session is stored as well")
+    check("quoted, fence" not in str(stored()), "what was recalled is not stored again")
+    before = asyncio.run(agent.sessions())
+    for _ in range(2):
+        report = json.loads(agent.keepthread("import", str(home / ".codex/sessions"), "--json"))
+        check(report["known"] == report["sessions"] == 2, "importing the files adds nothing")
+    check(asyncio.run(agent.sessions()) == before, "and every message is the same")
+    server.shutdown()
+
+
+def main(claude: str, codex: str) -> None:
+    """Do all, each in a home folder of its own."""
+    for program, each in ((claude, import_files), (claude, use_hooks), (codex, use_codex)):
+        print(f"# {each.__doc__}", flush=True)
         home = Path(tempfile.mkdtemp(prefix="kt-"))
         try:
             each(program, home)
@@ -209,4 +292,4 @@ def main(program: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])
