@@ -29,8 +29,9 @@ STORES: Final = ("Stop", "SubagentStop", "SessionEnd")
 WARMS: Final = "SessionStart"
 EVENTS: Final = (WARMS, RECALLS, *STORES)
 
-DEADLINE: Final = 0.75
-"""Seconds after which a hook ends in any case; Python itself takes some before."""
+DEADLINE: Final = 0.85
+"""Seconds after which a hook ends in any case."""
+_MOST_SPENT: Final = 0.5
 MAX_PAYLOAD: Final = 1 << 22
 MAX_REQUEST: Final = 1 << 16
 MAX_WAITING: Final = 1000
@@ -57,10 +58,10 @@ def run(arguments: Sequence[str]) -> int | None:
     options = parsed(arguments)
     if options is None or getattr(sys.stdin, "isatty", bool)():
         return None
-    end = time.monotonic() + DEADLINE
+    end = time.monotonic() + DEADLINE - _spent()
     # Without a standard input, it has no buffer.
     with suppress(OSError, ValueError, RecursionError, AttributeError):
-        if request := _request(options, _input()):
+        if request := _request(options, _input(end)):
             _handle(request, end)
     return 0
 
@@ -87,7 +88,17 @@ def _split(word: str) -> Sequence[str]:
     return (name, value) if equals and name in ("--store", "--tenant") else (word,)
 
 
-def _input() -> bytes:
+def _spent() -> float:
+    """Return the seconds since this process began, where the system says when that was."""
+    try:
+        with open("/proc/self/stat", "rb") as file:  # noqa: PTH123 - pathlib is slow to load
+            began = int(file.read().rpartition(b")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+        return min(_MOST_SPENT, max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began))
+    except (OSError, ValueError, AttributeError):
+        return 0.0
+
+
+def _input(end: float) -> bytes:
     """Return the standard input; raise `TimeoutError` if it does not end in time.
 
     All other waits are given the time that is left.
@@ -95,7 +106,7 @@ def _input() -> bytes:
     if not hasattr(signal, "setitimer"):
         return sys.stdin.buffer.read(MAX_PAYLOAD + 1)
     signal.signal(signal.SIGALRM, _late)
-    signal.setitimer(signal.ITIMER_REAL, DEADLINE)
+    signal.setitimer(signal.ITIMER_REAL, max(0.01, end - time.monotonic()))
     try:
         return sys.stdin.buffer.read(MAX_PAYLOAD + 1)
     finally:
@@ -119,7 +130,7 @@ def _request(options: Mapping[str, Any], data: bytes) -> dict[str, Any] | None:
         **options,
         **fields,
         "event": payload["hook_event_name"],
-        "folder": os.getcwd(),  # noqa: PTH109 - pathlib takes as long to load as all the rest
+        "folder": os.getcwd(),  # noqa: PTH109 - as above
         "project": os.environ.get("CLAUDE_PROJECT_DIR", "")[:4096],
     }
 
