@@ -2,9 +2,9 @@
 
 Attacks come in by everything that others can write: messages of every origin, names of sessions,
 authors and tools, arguments, attachments, titles, facts of a client, the client's own name, and
-session files of agents. Then a client calls every tool, reads every resource and the prompt. The
-attack's codeword may appear inside quotations alone, no fact with it may hold, and after `forget`
-nothing of it may be left.
+session files and hooks of agents. Then a client calls every tool, reads every resource and the
+prompt, and hooks recall for prompts. The attack's codeword may appear inside quotations alone, no
+fact with it may hold, and after `forget` nothing of it may be left.
 """
 
 import asyncio
@@ -14,16 +14,22 @@ import random
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, TypeAlias
 
 from keepthread import Attachment, Memory, Message, RamStore, ToolCall
+from keepthread.apps.hooks.client import RECALLS, STORES
+from keepthread.apps.hooks.events import HookMemories, HookRequest
 from keepthread.apps.mcp.actions import ClientMemory
 from keepthread.apps.mcp.definitions import FACTS_URI
 from keepthread.apps.mcp.quotations import session_uri
 from keepthread.context.chat_templates import read
 from keepthread.errors import InvalidInput
 from keepthread.interchange.agents import import_agents
+from keepthread.interchange.conversations import source_of
 from keepthread.memory.owner import OwnerMemory
+from keepthread.models.tokens import Estimator
 from keepthread.types import Origin
 from proofs import Outcome, Progress, Proof
 from proofs.attacks import DRESSES, Attack, Known, attack
@@ -133,6 +139,57 @@ async def _session_file(scene: AgentScene) -> None:
     scene.undo = {"session": "claude-code:s"}
 
 
+class _SceneMemories(HookMemories):
+    """What hooks use, over the memory of a scene."""
+
+    def __init__(self, scene: AgentScene, folder: str = "") -> None:
+        super().__init__({"CLAUDE_CONFIG_DIR": folder})
+        self._scene = scene
+        self._counters[scene.whole] = Estimator()
+
+    async def _memory(self, request: HookRequest, *, create: bool) -> tuple[Memory, str]:
+        return self._scene.whole, self._scene.memory.owner
+
+
+def _hook(scene: AgentScene, event: str, folder: str, path: Path, **more: Any) -> HookRequest:
+    """Return a request in which everything that a payload may name is the attack."""
+    name, text = scene.attack.name, scene.attack.text
+    payload = {"session_id": name, "cwd": text, "project": name, "prompt": text, **more}
+    place = {"agent": "claude-code", "event": event, "folder": folder}
+    return HookRequest.of({**payload, **place, "transcript_path": str(path)})
+
+
+async def _hook_payload(scene: AgentScene) -> None:
+    await _by_hook(scene, {"sessionId": "s", "cwd": "/shop"})
+    scene.undo = {"source": source_of("claude-code", "s")}
+
+
+async def _hook_of_sub_agent(scene: AgentScene) -> None:
+    name, text = scene.attack.name, scene.attack.text
+    await _by_hook(scene, {"sessionId": name, "agentId": name, "isSidechain": True, "cwd": text})
+    (session,) = await scene.memory.list_sessions(limit=2)
+    scene.undo = {"session": session.id}
+
+
+async def _by_hook(scene: AgentScene, about: Mapping[str, Any]) -> None:
+    """Store a session file at each event: what people, the model and tools write is the attack."""
+    text = {"type": "text", "text": f"{TOPIC}: {scene.attack.text}"}
+    call = {"type": "tool_use", "id": "t", "name": scene.attack.name, "input": scene.attack.text}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": scene.attack.text}
+    lines = [
+        {"type": kind, "uuid": str(n), "message": {"content": [block]}, **about}
+        for n, (kind, block) in enumerate(
+            [("user", text), ("assistant", text), ("assistant", call), ("user", result)]
+        )
+    ]
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "projects" / "p" / "s.jsonl"
+        path.parent.mkdir(parents=True)
+        path.write_text("".join(json.dumps(each) + "\n" for each in lines))
+        for event in STORES:
+            await _SceneMemories(scene, folder).store(_hook(scene, event, folder, path))
+
+
 WAYS: Final[Mapping[str, Way]] = {
     "a user's message": _by_message("user", content=lambda a: a.text),
     "an answer": _by_message("assistant", content=lambda a: a.text),
@@ -154,6 +211,8 @@ WAYS: Final[Mapping[str, Way]] = {
     "a client's name": _client_name,
     "a fact of a tool": _tool_fact,
     "a session file": _session_file,
+    "a hook": _hook_payload,
+    "a hook of a sub-agent": _hook_of_sub_agent,
 }
 
 
@@ -211,6 +270,9 @@ async def _shown(scene: AgentScene) -> AsyncIterator[str]:
     for uri in (FACTS_URI, *map(session_uri, sessions)):
         yield await client.resource(uri) or ""
     yield await client.recall(TOPIC)
+    for prompt in (TOPIC, scene.attack.codeword, scene.attack.text):
+        asked = HookRequest("codex", RECALLS, "/", prompt=prompt, all_projects=True)
+        yield await _SceneMemories(scene).recall(asked)
 
 
 def _strings(value: Any) -> Iterator[str]:
@@ -231,7 +293,8 @@ def _faults(text: str, made: Attack) -> list[str]:
         return [str(error)]
     seen = re.sub(r"[\W_]+", "", read(rest))
     found = ["the codeword is outside a quotation"] if made.codeword in seen else []
-    return [*found, *(["a template's mark is shown"] if "<|" in text else [])]
+    marks = ("<|", "<system-reminder", "</system-reminder")
+    return [*found, *(["a template's mark is shown"] if any(m in text for m in marks) else [])]
 
 
 async def _live_facts(scene: AgentScene) -> list[str]:

@@ -1,6 +1,7 @@
 """`keepthread mcp install`: the entry in each client's own file, and nothing else changed."""
 
 import json
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -13,15 +14,23 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from keepthread.apps.mcp import json_edit
-from keepthread.apps.mcp.clients import CLIENTS, SettingsFile, snippet, with_entry, without_entry
+from keepthread.apps.mcp.clients import (
+    CLIENTS,
+    SettingsFile,
+    server_address,
+    snippet,
+    with_entry,
+    without_entry,
+)
+from keepthread.apps.mcp.hook_entries import HOOK_FILES, group_of, with_hooks, without_hooks
 from keepthread.errors import InvalidInput
 from tests.preloaded import KEEPTHREAD
 from tests.seeds import examples
 from tests.test_cli import keepthread
 
 ROOT = Path(__file__).parents[1]
-RUN = [sys.executable, "-m", "keepthread"]
-"""How a program that was not started by its own name is started again."""
+RUN = [sys.executable, "-P", "-m", "keepthread"]
+"""How a program that was not started by its own name is started again: not from its folder."""
 COMMAND = ["/usr/bin/keepthread", "mcp"]
 PROGRAM: dict[str, Any] = {
     "type": "object",
@@ -34,6 +43,56 @@ PROGRAM: dict[str, Any] = {
     "additionalProperties": False,
 }
 """What all clients document of a server that they start."""
+KEY = "KEEPTHREAD_KEY"
+URL = "https://memory.example.com/mcp"
+REMOTE: dict[str, dict[str, Any]] = {
+    "claude-code": {
+        "type": "http",
+        "url": URL,
+        "headers": {"Authorization": "Bearer ${KEEPTHREAD_KEY}"},
+    },
+    "codex": {"url": URL, "bearer_token_env_var": KEY},
+    "gemini": {"httpUrl": URL, "headers": {"Authorization": "Bearer $KEEPTHREAD_KEY"}},
+    "vscode": {
+        "type": "http",
+        "url": URL,
+        "headers": {"Authorization": "Bearer ${env:KEEPTHREAD_KEY}"},
+    },
+    "cursor": {"url": URL, "headers": {"Authorization": "Bearer ${env:KEEPTHREAD_KEY}"}},
+}
+"""What each client documents of a server at an address, with the key in a variable."""
+HOOKS: dict[str, Any] = {
+    "type": "object",
+    "propertyNames": {
+        "enum": ["SessionStart", "UserPromptSubmit", "Stop", "SubagentStop", "SessionEnd"]
+    },
+    "additionalProperties": {
+        "type": "array",
+        "items": {
+            "type": "object",
+            "properties": {
+                "matcher": {"type": "string"},
+                "hooks": {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "properties": {
+                            "type": {"const": "command"},
+                            "command": {"type": "string", "minLength": 1},
+                            "timeout": {"type": "integer", "minimum": 1},
+                        },
+                        "required": ["type", "command"],
+                        "additionalProperties": False,
+                    },
+                },
+            },
+            "required": ["hooks"],
+            "additionalProperties": False,
+        },
+    },
+}
+"""What Claude Code and Codex document of hooks: events, groups, commands."""
+HOOK_PATHS = {"claude-code": ".claude/settings.json", "codex": ".codex/hooks.json"}
 DOCUMENTED: dict[str, tuple[str, str, bool]] = {
     "claude-code": (".claude.json", "mcpServers", True),
     "codex": (".codex/config.toml", "mcp_servers", False),
@@ -164,6 +223,116 @@ def test_a_table_in_another_form_is_left_alone(text: str) -> None:
             change(client, Path("c.toml"), text, *([COMMAND] if change is with_entry else []))
 
 
+# --- a server at an address ---
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_a_client_of_a_server_is_told_the_name_of_the_variable_with_the_key(
+    name: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(KEY, "kt_secret")
+    where, container, _ = DOCUMENTED[name]
+    done = keepthread("mcp", "install", name, "--url", URL, "--write")
+    assert done.returncode == 0, done.stderr
+    assert f"Set {KEY} where {CLIENTS[name].title} starts" in done.stderr
+    text = (home / where).read_text()
+    assert read(home / where, text)[container]["keepthread"] == REMOTE[name]
+    assert "kt_secret" not in text + done.stdout + done.stderr
+    assert keepthread("mcp", "install", name, "--remove").returncode == 0
+    assert "keepthread" not in (home / where).read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--url", "memory.db"), "--url is the address of a server, such as"),
+        (("--url", "http://me:secret@x/mcp"), "holds a password or a query"),
+        (("--url", "http://x/mcp?key=secret"), "holds a password or a query"),
+        (("--url", URL, "--hooks"), "hooks use the store on this machine"),
+        (("--file", "x.json", "--hooks"), "hooks use the store on this machine"),
+    ],
+)
+def test_a_mistaken_address_is_explained(
+    arguments: tuple[str, ...], reason: str, home: Path
+) -> None:
+    done = keepthread("mcp", "install", "claude-code", *arguments)
+    assert done.returncode == 2
+    assert reason in done.stderr
+    assert "secret" not in done.stderr
+
+
+def test_an_address_without_a_path_means_its_mcp() -> None:
+    assert server_address("http://localhost:8765/") == "http://localhost:8765/mcp"
+    assert server_address(URL) == URL
+
+
+# --- hooks ---
+
+MINE: dict[str, Any] = {
+    "model": "opus",
+    "hooks": {
+        "Stop": [{"hooks": [{"type": "command", "command": "say done"}]}],
+        "PreToolUse": [{"matcher": "Bash", "hooks": [{"type": "command", "command": "x"}]}],
+    },
+}
+
+
+@pytest.mark.parametrize("name", HOOK_FILES)
+def test_hooks_come_and_go_and_other_hooks_stay(name: str, home: Path) -> None:
+    path = home / HOOK_PATHS[name]
+    path.parent.mkdir()
+    before = json.dumps(MINE, indent=2) + "\n"
+    path.write_text(before)
+    options = ("--hooks", "--all-projects", "--store", "work.db")
+    done = keepthread("mcp", "install", name, *options, "--write")
+    assert done.returncode == 0, done.stderr
+    assert ("open /hooks in it" in done.stderr) == (name == "codex")
+    after = json.loads(path.read_text())
+    events = {k: v for k, v in after["hooks"].items() if k != "PreToolUse"}
+    Draft202012Validator(HOOKS).validate(events)
+    assert after["hooks"]["PreToolUse"] == MINE["hooks"]["PreToolUse"]
+    assert after["hooks"]["Stop"][0] == MINE["hooks"]["Stop"][0]
+    line = events["UserPromptSubmit"][0]["hooks"][0]["command"]
+    store = str(home / "work.db")
+    assert shlex.split(line) == [*RUN, "hook", name, "--store", store, "--all-projects"]
+    assert all(groups[-1] == events["UserPromptSubmit"][0] for groups in events.values())
+    assert set(events) == set(HOOK_FILES[name].events)
+    again = keepthread("mcp", "install", name, *options, "--write")
+    assert "and stays as it is" in again.stderr
+    keepthread("mcp", "install", name, "--hooks", "--write")  # with other options
+    stop = json.loads(path.read_text())["hooks"]["Stop"]
+    assert len(stop) == 2, "it takes the place of the earlier one"
+    assert "--all-projects" not in stop[1]["hooks"][0]["command"]
+    assert keepthread("mcp", "install", name, "--remove").returncode == 0
+    assert path.read_text() == before
+
+
+def test_hooks_are_printed_and_nothing_is_written(home: Path) -> None:
+    for name, where in HOOK_PATHS.items():
+        shown = keepthread("mcp", "install", name, "--hooks")
+        assert f"Add this to {home / where}" in shown.stderr
+        as_json = json.loads(keepthread("mcp", "install", name, "--hooks", "--json").stdout)
+        hooks = json.loads(as_json["hooks"]["entry"])["hooks"]
+        Draft202012Validator(HOOKS).validate(hooks)
+        assert as_json["hooks"]["file"] == str(home / where)
+        assert as_json["hooks"]["entry"].strip() in shown.stdout
+    assert [*home.iterdir()] == []
+    refused = keepthread("mcp", "install", "cursor", "--hooks")
+    assert refused.returncode == 2
+    assert "--hooks knows the hooks of claude-code and codex" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[1]", "{", '{"hooks": []}', '{"hooks": {"Stop": {}}}', '{"hooks": {"Stop": [ // mine\n]}}'],
+)
+def test_hooks_that_cannot_be_changed_safely_are_left_alone(text: str) -> None:
+    with pytest.raises(InvalidInput, match="by hand"):
+        with_hooks(
+            "claude-code", Path("settings.json"), text, [*COMMAND[:1], "hook", "claude-code"]
+        )
+
+
 # --- laws of the texts ---
 
 NAMES = st.sampled_from(["a", "keepthread2", "\\u00e9", 'q"uote', "{", "//", "/*", "x y"])
@@ -172,6 +341,37 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(NAMES, inner, max_size=2),
     max_leaves=5,
 )
+GROUPS = st.lists(
+    st.fixed_dictionaries(
+        {"hooks": st.lists(st.fixed_dictionaries({"command": st.text(max_size=9)}), max_size=2)}
+    ),
+    max_size=2,
+)
+
+
+@given(
+    st.dictionaries(st.sampled_from(["Stop", "UserPromptSubmit", "PreToolUse"]), GROUPS),
+    st.dictionaries(st.sampled_from(["model", "env", "a//b"]), VALUES, max_size=2),
+    st.sampled_from([None, 2, 4]),
+)
+@settings(max_examples=examples(30), deadline=None)
+def test_hooks_come_and_go_and_every_other_value_stays(
+    hooks: dict[str, Any], others: dict[str, Any], indent: int | None
+) -> None:
+    path, command = Path("settings.json"), ["/usr/bin/keepthread", "hook", "claude-code"]
+    before = {**others, "hooks": hooks}
+    text = json.dumps(before, indent=indent)
+    after = with_hooks("claude-code", path, text, command)
+    value = json.loads(after)
+    ours = group_of(command)
+    assert all(ours in value["hooks"][event] for event in HOOK_FILES["claude-code"].events)
+    assert with_hooks("claude-code", path, after, command) == after
+    gone = json.loads(without_hooks("claude-code", path, after))
+    kept = {event: groups for event, groups in gone["hooks"].items() if groups}
+    assert kept == {event: groups for event, groups in hooks.items() if groups}
+    assert {k: v for k, v in gone.items() if k != "hooks"} == others
+
+
 COMMENTS = st.sampled_from(["", " ", "\n", " // a comment {\n", "/* } , */", "\n\n\t"])
 
 
@@ -232,6 +432,9 @@ def test_the_guide_shows_the_entries_that_are_written() -> None:
         where = DOCUMENTED[name][0]
         kind = "toml" if where.endswith("toml") else "json"
         assert f"```{kind}\n{snippet(CLIENTS[name], Path(where), command)}```" in guide
+        assert f"```{kind}\n{snippet(CLIENTS[name], Path(where), URL)}```" in guide
+    hook = with_hooks("claude-code", Path("x"), "", [command[0], "hook", "claude-code"])
+    assert f"```json\n{hook}```" in guide
     for name, client in CLIENTS.items():
         assert f"| {client.title} |" in guide
         assert f"`{name}`" in guide

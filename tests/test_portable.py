@@ -30,6 +30,9 @@ GUARDED = {
     "stores/sqlite/worker.py": {"set_blocking"},
     "apps/cli/chat/prompt.py": {"termios"},
     "apps/cli/settings/load.py": {"geteuid"},
+    "apps/hooks/client.py": {"geteuid", "ITIMER_REAL", "setitimer", "SIGALRM", "sysconf"},
+    "apps/hooks/events.py": {"geteuid"},
+    "apps/hooks/helper.py": {"fcntl"},
 }
 """Where the library uses such a name, after it looked whether there is one."""
 

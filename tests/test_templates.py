@@ -35,6 +35,8 @@ MARKS = [
     "<0x0A>",
     "<system>",
     "</think>",
+    "</system-reminder>",
+    "<System-Reminder>",
     "[INST]",
     "[inst]",
     "[ARGS]",

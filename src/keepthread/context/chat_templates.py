@@ -21,6 +21,7 @@ _ANGLE: Final = (
     r"|/?(?:s|bos|eos|pad|unk|sop|sep|cls|mask|eoh|eoa|eot|eod|eom|im_start|im_end)>"
     r"|/?(?:think|role|answer|tools?|tool_calls?|tool_response|arg_key|arg_value|function_calls)>"
     r"|/?(?:user|system|assistant|human|bot)>"
+    r"|[ \t]{0,3}/?[ \t]{0,3}system[-_ ]reminder\b"  # of coding agents
     r"|/?(?:image|img|video|audio)>|\w{1,20}_soft_token>"
     r"|/?(?:function|parameter)="
     r"|/?(?:antml:)?invoke\b"

@@ -143,6 +143,7 @@ class _AgentSession:
         self.id = id
         self.about = {name: text for name, text in about.items() if text}
         self.title = ""
+        self.title_seq = 0
         self.messages: list[Message] = []
         self.shortened = 0
         self._waiting = OpenCalls()
@@ -154,6 +155,7 @@ class _AgentSession:
         self.shortened += content != text
         if role == "user" and not self.title:
             self.title = short(text[:_TITLE])
+            self.title_seq = len(self.messages) + 1
         self._append(Message(role=role, content=content, created_at=at))
 
     def call(self, id: str, name: str, arguments: str, at: float) -> None:
@@ -188,6 +190,7 @@ class _AgentSession:
             id=session_id(self.program, *self.id.split("/")),
             messages=self.messages,
             title=self.title,
+            title_seq=self.title_seq,
             created_at=self.messages[0].created_at,
             meta={"imported_from": self.program, **self.about},
         )

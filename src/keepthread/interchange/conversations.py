@@ -39,6 +39,8 @@ class ImportedConversation(NamedTuple):
     id: str
     messages: Sequence[Message]
     title: str = ""
+    title_seq: int = 0
+    """The position of the message that the title was made from, which is erased with it."""
     created_at: float = 0.0
     updated_at: float = 0.0
     meta: Mapping[str, JSON] = {}
@@ -153,6 +155,7 @@ class Arrivals:
             id=self._prefix + given.id,
             owner=self._owner,
             title=given.title,
+            title_seq=given.title_seq,
             tags=given.tags,
             system_prompt=given.system_prompt,
             meta=given.meta,

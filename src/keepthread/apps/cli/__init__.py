@@ -4,6 +4,7 @@ import codecs
 import gc
 import signal
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 from io import TextIOWrapper
 from typing import Final
@@ -37,6 +38,7 @@ _SIMILAR: Final = {
     "╺": "-",
 }
 """Characters that the command prints, each with a replacement for encodings that lack it."""
+_HOOK: Final = "hook"
 _COLLECT_AFTER: Final = 200_000
 """New objects after which Python looks for unused ones.
 
@@ -47,6 +49,21 @@ time to the first line to type.
 
 def main() -> int:
     """Run the command, or say what must be installed first."""
+    if sys.argv[1:2] == [_HOOK]:
+        return _hook()
+    return _command()
+
+
+def _hook() -> int:
+    """Run a hook, which must not load the command; a mistake in its options is status 1.
+
+    Status 2 would make an agent discard the prompt.
+    """
+    done: int | None = import_module("keepthread.apps.hooks.client").run(sys.argv[2:])
+    return min(1, _command()) if done is None else done
+
+
+def _command() -> int:
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         sys.stderr.write(

@@ -60,6 +60,9 @@ GROUPS: Final[Mapping[str, Mapping[str, Listed]]] = {
             "mcp",
             "Serve the memory to coding agents and assistants, over the Model Context Protocol.",
         ),
+        "hook": Listed(
+            "hook", "hook", "Recall before a prompt of a coding agent, and store after its answer."
+        ),
     },
     "Browse": {
         "sessions": Listed("sessions", "sessions", "List sessions, latest activity first."),

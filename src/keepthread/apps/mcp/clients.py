@@ -10,12 +10,15 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
+from urllib.parse import urlsplit
 
 from keepthread.apps.mcp import json_edit, toml_edit
 from keepthread.errors import InvalidInput
 
 NAME: Final = "keepthread"
 """The name of the entry."""
+KEY_VARIABLE: Final = "KEEPTHREAD_KEY"
+"""The variable that holds the key of a server; a client reads it, and its file only names it."""
 
 
 class SettingsFile(NamedTuple):
@@ -27,6 +30,12 @@ class SettingsFile(NamedTuple):
     """Returns the file, from the environment and the home folder."""
     typed: bool = False
     """Whether an entry says that it is a program."""
+    address: str = "url"
+    """The field of an entry that holds the address of a server."""
+    http_typed: bool = False
+    """Whether an entry with an address says that it is HTTP."""
+    variable: str = "${env:%s}"
+    """How a header names a variable; empty if there is a field for it."""
 
     def is_toml(self, path: Path) -> bool:
         """Return whether the file is TOML; all others are JSON, with comments or without."""
@@ -36,6 +45,14 @@ class SettingsFile(NamedTuple):
         """Return the entry of a program to start."""
         kind = {"type": "stdio"} if self.typed else {}
         return {**kind, "command": command[0], "args": list(command[1:])}
+
+    def entry_at(self, url: str) -> dict[str, Any]:
+        """Return the entry of a server at an address, whose key is in a variable."""
+        if not self.variable:
+            return {self.address: url, "bearer_token_env_var": KEY_VARIABLE}
+        kind = {"type": "http"} if self.http_typed else {}
+        key = f"Bearer {self.variable % KEY_VARIABLE}"
+        return {**kind, self.address: url, "headers": {"Authorization": key}}
 
 
 def _claude(environ: Mapping[str, str], home: Path) -> Path:
@@ -65,22 +82,41 @@ def _code(environ: Mapping[str, str], home: Path) -> Path:
 
 
 CLIENTS: Final[Mapping[str, SettingsFile]] = {
-    "claude-code": SettingsFile("Claude Code", "mcpServers", _claude, typed=True),
-    "codex": SettingsFile("Codex", "mcp_servers", _codex),
-    "gemini": SettingsFile("Gemini CLI", "mcpServers", _gemini),
-    "vscode": SettingsFile("VS Code", "servers", _code, typed=True),
+    "claude-code": SettingsFile(
+        "Claude Code", "mcpServers", _claude, typed=True, http_typed=True, variable="${%s}"
+    ),
+    "codex": SettingsFile("Codex", "mcp_servers", _codex, variable=""),
+    "gemini": SettingsFile("Gemini CLI", "mcpServers", _gemini, address="httpUrl", variable="$%s"),
+    "vscode": SettingsFile("VS Code", "servers", _code, typed=True, http_typed=True),
     "cursor": SettingsFile("Cursor", "mcpServers", _cursor, typed=True),
 }
 
 
-def snippet(client: SettingsFile, path: Path, command: Sequence[str]) -> str:
+def server_address(url: str) -> str:
+    """Return the address of a server's `/mcp`; raise `InvalidInput` if it is not an address."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InvalidInput("--url is the address of a server, such as http://localhost:8765/mcp")
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise InvalidInput(
+            "the address holds a password or a query, which must not be in a client's file: the"
+            f" client sends the key in the variable {KEY_VARIABLE}"
+        )
+    return url if parts.path.strip("/") else f"{url.rstrip('/')}/mcp"
+
+
+def snippet(client: SettingsFile, path: Path, server: Sequence[str] | str) -> str:
     """Return a settings file that has nothing but the entry."""
-    return with_entry(client, path, "", command)
+    return with_entry(client, path, "", server)
 
 
-def with_entry(client: SettingsFile, path: Path, text: str, command: Sequence[str]) -> str:
-    """Return the text of a settings file with the entry, new or in place of an earlier one."""
-    entry, place = client.entry(command), (client.container, NAME)
+def with_entry(client: SettingsFile, path: Path, text: str, server: Sequence[str] | str) -> str:
+    """Return the text of a settings file with the entry, new or in place of an earlier one.
+
+    `server` is a command to start, or an address.
+    """
+    entry = client.entry_at(server) if isinstance(server, str) else client.entry(server)
+    place = (client.container, NAME)
     edit = toml_edit if client.is_toml(path) else json_edit
     after = edit.with_value(text, place, entry)
     known = _parsed(client, path, after)

@@ -111,7 +111,7 @@ def _added(text: str, start: int, key: str, value: Any) -> str:
 
 def _written(value: Any, indent: str) -> str:
     """Return a value as text; its lines after the first one are indented."""
-    lines = json.dumps(value, indent=len(_STEP), ensure_ascii=False).splitlines()
+    lines = json.dumps(value, indent=len(_STEP), ensure_ascii=False).split("\n")
     return f"\n{indent}".join(lines)
 
 

@@ -3,10 +3,11 @@
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from difflib import unified_diff
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple, Protocol
 
 import typer
 
@@ -17,7 +18,15 @@ from keepthread.apps.cli.settings.load import write_private
 from keepthread.apps.cli.stores import file_of, is_server, place_of
 from keepthread.apps.cli.wiring import context_options
 from keepthread.apps.mcp.actions import ClientMemory
-from keepthread.apps.mcp.clients import CLIENTS, snippet, with_entry, without_entry
+from keepthread.apps.mcp.clients import (
+    CLIENTS,
+    KEY_VARIABLE,
+    SettingsFile,
+    server_address,
+    with_entry,
+    without_entry,
+)
+from keepthread.apps.mcp.hook_entries import HOOK_FILES, with_hooks, without_hooks
 from keepthread.errors import InvalidInput
 from keepthread.stores.url import shown
 
@@ -87,39 +96,130 @@ def install(
     allow_forget: Annotated[
         bool, typer.Option("--allow-forget", help="Let the client erase facts: forget_fact.")
     ] = False,
+    url: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help=f"A server's /mcp instead; its key is in {KEY_VARIABLE}."),
+    ] = None,
+    hooks: Annotated[
+        bool,
+        typer.Option(
+            "--hooks", help=f"Hooks as well: recall and store, for {' and '.join(HOOK_FILES)}."
+        ),
+    ] = False,
+    all_projects: Annotated[
+        bool,
+        typer.Option("--all-projects", help="Let the hooks recall from every project's sessions."),
+    ] = False,
 ) -> None:
     """Print the entry that connects a client to this memory, or write it into its settings.
 
-    Other entries and comments of the file stay as they are.
+    Other entries and comments of the file stay as they are. --remove takes out the hooks, too.
     """
     settings = CLIENTS.get(client)
     if settings is None:
         raise InvalidInput(f"{client!r} is not a known client; choose one of {', '.join(CLIENTS)}")
     if write and remove:
         raise InvalidInput("give --write to add the entry or --remove to take it out, not both")
+    if hooks:
+        _check_hooks(client, url=url, file=file)
     path = Path(file).expanduser() if file else settings.path(os.environ, Path.home())
-    command = [*_program(), "mcp", *_place(call), *(["--allow-forget"] if allow_forget else [])]
-    if not write and not remove:
-        _print(call, client, path, snippet(settings, path, command))
-        return
-    before = path.read_text(encoding="utf-8") if path.exists() else ""
-    if remove:
-        after = without_entry(settings, path, before)
+    place = [*_program(), "mcp", *_place(call), *(["--allow-forget"] if allow_forget else [])]
+    entry = _ClientEntry(path, settings, place if url is None else server_address(url))
+    changes: list[_SettingsChange] = [entry]
+    if hooks or (remove and client in HOOK_FILES and not file):
+        everything = ["--all-projects"] if all_projects else []
+        hook = [*_program(), "hook", client, *_place(call), *everything]
+        changes.append(_Hooks(HOOK_FILES[client].path(os.environ, Path.home()), client, hook))
+    if write or remove:
+        _change(call, client, changes, remove=remove)
     else:
-        after = with_entry(settings, path, before, command)
-    changed = after != before
-    if changed:
+        _print(call, client, changes)
+
+
+def _check_hooks(client: str, *, url: str | None, file: str | None) -> None:
+    if client not in HOOK_FILES:
+        raise InvalidInput(f"--hooks knows the hooks of {' and '.join(HOOK_FILES)}")
+    if url is not None or file is not None:
+        raise InvalidInput(
+            "hooks use the store on this machine, and are written into the agent's own file:"
+            " give --hooks without --url and --file"
+        )
+
+
+class _SettingsChange(Protocol):
+    """A change of a file of settings."""
+
+    @property
+    def path(self) -> Path: ...
+
+    def added(self, text: str) -> str: ...
+
+    def removed(self, text: str) -> str: ...
+
+
+class _ClientEntry(NamedTuple):
+    """The entry of the MCP server."""
+
+    path: Path
+    settings: SettingsFile
+    server: Sequence[str] | str
+
+    def added(self, text: str) -> str:
+        return with_entry(self.settings, self.path, text, self.server)
+
+    def removed(self, text: str) -> str:
+        return without_entry(self.settings, self.path, text)
+
+
+class _Hooks(NamedTuple):
+    """The hooks of an agent."""
+
+    path: Path
+    agent: str
+    command: Sequence[str]
+
+    def added(self, text: str) -> str:
+        return with_hooks(self.agent, self.path, text, self.command)
+
+    def removed(self, text: str) -> str:
+        return without_hooks(self.agent, self.path, text)
+
+
+def _change(call: Call, client: str, changes: Sequence[_SettingsChange], *, remove: bool) -> None:
+    """Change each file, after all changes were found possible, and report it."""
+    texts = [(each.path, _text_of(each.path)) for each in changes]
+    done = [
+        each.removed(text) if remove else each.added(text)
+        for each, (_, text) in zip(changes, texts, strict=True)
+    ]
+    changed = [(*each, after) for each, after in zip(texts, done, strict=True) if each[1] != after]
+    for path, before, after in changed:
         _show_difference(call, path, before, after)
         write_private(path, after)
+    title = CLIENTS[client].title
     if call.json:
-        call.write({"client": client, "file": str(path), "changed": changed})
+        files = [str(path) for path, _, _ in changed]
+        call.write({"client": client, "file": str(texts[0][0]), "changed": bool(files)})
     elif not changed:
         state = "has no such entry" if remove else "has this entry already"
-        call.say(f"{path} {state}, and stays as it is")
+        call.say(f"{' and '.join(str(path) for path, _ in texts)} {state}, and stays as it is")
     elif remove:
-        call.say(f"keepthread was removed from {settings.title}; restart it")
+        call.say(f"keepthread was removed from {title}; restart it")
     else:
-        call.say(f"{settings.title} is connected; restart it. --remove undoes this")
+        call.say(f"{title} is connected; restart it. --remove undoes this")
+        _say_next(call, client, changes)
+
+
+def _text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+def _say_next(call: Call, client: str, changes: Sequence[_SettingsChange]) -> None:
+    """Show what is left to do by hand."""
+    if any(isinstance(each, _ClientEntry) and isinstance(each.server, str) for each in changes):
+        call.say(f"Set {KEY_VARIABLE} where {CLIENTS[client].title} starts: the key of the server")
+    if client == "codex" and any(isinstance(each, _Hooks) for each in changes):
+        call.say("Codex runs new hooks once you have trusted them: open /hooks in it")
 
 
 def _program() -> list[str]:
@@ -127,7 +227,8 @@ def _program() -> list[str]:
     own = Path(sys.argv[0])
     if own.stem == "keepthread" and own.is_file():
         return [str(own.absolute())]
-    return [sys.executable, "-m", "keepthread"]
+    # Without -P, Python would load modules from the folder that the client works in.
+    return [sys.executable, "-P", "-m", "keepthread"]
 
 
 def _place(call: Call) -> list[str]:
@@ -146,12 +247,17 @@ def _place(call: Call) -> list[str]:
     return ["--store", call.store, *named]
 
 
-def _print(call: Call, client: str, path: Path, text: str) -> None:
+def _print(call: Call, client: str, changes: Sequence[_SettingsChange]) -> None:
+    entry, *more = [(each.path, each.added("")) for each in changes]
     if call.json:
-        call.write({"client": client, "file": str(path), "entry": text})
+        hooks = {"hooks": {"file": str(more[0][0]), "entry": more[0][1]}} if more else {}
+        call.write({"client": client, "file": str(entry[0]), "entry": entry[1], **hooks})
         return
-    call.say(f"Add this to {path}, or run `keepthread mcp install {client} --write`:")
-    typer.echo(text.rstrip("\n"))
+    option = " --hooks" if more else ""
+    for path, text in (entry, *more):
+        call.say(f"Add this to {path}, or run `keepthread mcp install {client}{option} --write`:")
+        typer.echo(text.rstrip("\n"))
+    _say_next(call, client, changes)
 
 
 def _show_difference(call: Call, path: Path, before: str, after: str) -> None:

@@ -1,0 +1,259 @@
+"""The work of a hook on the memory: recall for a prompt, and store session files.
+
+Payloads come from another program, and parts of them from anybody: no payload names an owner or a
+store, texts are cut, and a session file is read only inside the folder where its agent keeps them.
+"""
+
+import asyncio
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack, ExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, cast
+
+from keepthread.apps.cli.chat.startup import chat_counter
+from keepthread.apps.cli.settings.load import read_config
+from keepthread.apps.cli.stores import file_of, is_server, opened, store_url
+from keepthread.apps.cli.wiring import context_options
+from keepthread.apps.hooks.client import AGENTS, EVENTS, RECALLS, waiting_folder
+from keepthread.apps.mcp.actions import ClientMemory
+from keepthread.errors import InvalidInput, KeepthreadError, StoreClosed, Unavailable
+from keepthread.interchange.agents import import_agents
+from keepthread.interchange.conversations import session_id
+from keepthread.memory.memory import Memory
+from keepthread.types import SessionInfo
+
+if TYPE_CHECKING:
+    from keepthread.protocols import TokenCounter
+
+MAX_TRANSCRIPT: Final = 1 << 28
+"""Bytes of a session file; a larger one is left to `keepthread import`."""
+_TEXTS: Final = ("session_id", "cwd", "project", "prompt", "store", "tenant")
+_LONGEST: Final = 8192
+_FOLDERS: Final = {
+    "claude-code": ("CLAUDE_CONFIG_DIR", ".claude", "projects"),
+    "codex": ("CODEX_HOME", ".codex", "sessions"),
+}
+"""Where each agent keeps session files: a variable, its default in the home folder, and below."""
+_TAKEN: Final = ".taken"
+
+
+class HookRequest(NamedTuple):
+    """A hook as `client` passes it on."""
+
+    agent: str
+    event: str
+    folder: str
+    """The working folder of the hook's process; its settings apply."""
+    session_id: str = ""
+    cwd: str = ""
+    """The working folder of the session."""
+    project: str = ""
+    """The folder that the session was started in, if the agent says so."""
+    prompt: str = ""
+    store: str = ""
+    tenant: str = ""
+    all_projects: bool = False
+    transcripts: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, value: Any) -> "HookRequest":
+        """Return a request from its JSON; raise `InvalidInput` if it is not one."""
+        if not isinstance(value, dict):
+            raise InvalidInput("a request is an object")
+        given = cast("dict[str, Any]", value)
+        agent, event = given.get("agent"), given.get("event", RECALLS)
+        if agent not in AGENTS or event not in EVENTS or not isinstance(given.get("folder"), str):
+            raise InvalidInput("the request names no known agent, event or folder")
+        texts = {name: text for name in _TEXTS if isinstance(text := given.get(name, ""), str)}
+        # A sub-agent has a file of its own; of older agents it is in that of the session.
+        path = given.get("agent_transcript_path") or given.get("transcript_path")
+        return cls(
+            agent=agent,
+            event=event,
+            folder=given["folder"],
+            all_projects=given.get("all_projects") is True,
+            transcripts=(path,) if isinstance(path, str) and path else (),
+            **{name: text[:_LONGEST] for name, text in texts.items()},
+        )
+
+    @property
+    def session(self) -> str:
+        """Return the id of the agent's session in the memory, as an import names it."""
+        return session_id(self.agent, self.session_id)
+
+
+# --- the memory ---
+
+
+class HookMemories:
+    """The memories of the hooks' settings, each opened at its first use."""
+
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+        """Open nothing yet; the environment names the folders of the agents."""
+        self._environ = environ
+        self._stack = AsyncExitStack()
+        self._open: dict[tuple[str, ...], Memory] = {}
+        self._counters: dict[Memory, TokenCounter] = {}
+        self._opening = asyncio.Lock()
+
+    async def close(self) -> None:
+        """Close all of them."""
+        with suppress(KeepthreadError):
+            await self._stack.aclose()
+
+    async def recall(self, request: HookRequest) -> str:
+        """Return what the memory holds for a prompt, quoted; empty if there is nothing."""
+        memory, owner = await self._memory(request, create=False)
+        mine = ClientMemory(memory=memory.for_owner(owner), client=request.agent)
+        current = request.session
+        projects = {request.cwd, request.project} - {""}
+
+        def admits(session: SessionInfo) -> bool:
+            if session.id == current or session.id.startswith(f"{current}/"):
+                return False  # the model has seen it
+            return request.all_projects or session.meta.get("project") in projects
+
+        return await mine.related(request.prompt, admits)
+
+    async def store(self, request: HookRequest) -> None:
+        """Store what the session files of a request have, and the memory has not."""
+        memory, owner = await self._memory(request, create=True)
+        counter = self._counters[memory]
+        with ExitStack() as stack:
+            files = [
+                stack.enter_context(open_transcript(path, request.agent, self._environ))
+                for path in request.transcripts
+            ]
+            await import_agents(memory.store, files, counter=counter, owner=owner)
+
+    async def _memory(self, request: HookRequest, *, create: bool) -> tuple[Memory, str]:
+        """Return the memory and the owner of the settings that apply in the request's folder."""
+        folder = _folder(request)
+        flags = {"memory.url": store_url(request.store), "memory.tenant": request.tenant}
+        config = read_config(self._environ, folder, {k: v for k, v in flags.items() if v})
+        settings = config.settings
+        url, tenant = settings.address, settings.memory.tenant
+        if not is_server(url):
+            url = f"sqlite:///{folder / file_of(url)}"
+        key = (url, tenant, repr(settings.embedder), settings.tokenizer)
+        async with self._opening:
+            if key not in self._open:
+                if create and not request.store:
+                    config.make_room()
+                counter = chat_counter(self._environ, settings.tokenizer)
+                store = opened(url, tenant=tenant, create=create and not is_server(url))
+                memory = Memory(
+                    await self._stack.enter_async_context(store), context_options(settings, counter)
+                )
+                self._open[key], self._counters[memory] = memory, counter
+        return self._open[key], settings.memory.owner
+
+    def forget_connections(self) -> None:
+        """Open every memory again at its next use, after one failed."""
+        self._open.clear()
+
+
+def _folder(request: HookRequest) -> Path:
+    folder = Path(request.folder)
+    return folder if folder.is_dir() else Path.home()
+
+
+# --- session files ---
+
+
+def open_transcript(path: str, agent: str, environ: Mapping[str, str]) -> BinaryIO:
+    """Open a session file for reading.
+
+    It must be a regular file of this user, inside the folder where the agent keeps its session
+    files: a payload must not let a hook read any other file.
+    """
+    variable, hidden, below = _FOLDERS[agent]
+    root = (Path(environ.get(variable) or Path.home() / hidden) / below).resolve()
+    real = Path(path).resolve()
+    if real.suffix != ".jsonl" or not real.is_relative_to(root):
+        raise InvalidInput("the session file is not where the agent keeps its session files")
+    # A link or a pipe that took its place since is neither followed nor waited for.
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    file = open(os.open(real, flags | getattr(os, "O_BINARY", 0)), "rb")  # noqa: PTH123, SIM115 - the caller closes it
+    found = os.fstat(file.fileno())
+    own = not hasattr(os, "geteuid") or found.st_uid == os.geteuid()
+    if not stat.S_ISREG(found.st_mode) or not own or found.st_size > MAX_TRANSCRIPT:
+        file.close()
+        raise InvalidInput("the session file is not a regular file of this user, or too large")
+    return file
+
+
+# --- what waits to be stored ---
+
+
+async def store_waiting(memories: HookMemories, options: Mapping[str, Any]) -> None:
+    """Store every session file that waits; one that cannot be stored now waits on.
+
+    `options` are those of the hook: its store and its tenant.
+    """
+    folder = Path(waiting_folder(options))
+    for note in _claimed(folder):
+        name = note.with_name(note.name.removesuffix(_TAKEN))
+        try:
+            request = HookRequest.of({**_place(options), **json.loads(note.read_bytes())})
+            await memories.store(request)
+        except (Unavailable, StoreClosed, TimeoutError):
+            memories.forget_connections()
+            with suppress(OSError):
+                note.unlink() if name.exists() else note.rename(name)
+            return
+        except (KeepthreadError, OSError, ValueError, RecursionError):
+            pass  # there is nothing that another attempt would store
+        note.unlink(missing_ok=True)
+
+
+def _place(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: options[name] for name in ("store", "tenant") if name in options}
+
+
+def _claimed(folder: Path) -> Iterator[Path]:
+    """Yield the notes of a folder, each renamed: a newer note of the same session is kept apart."""
+    names = sorted(folder.iterdir()) if folder.is_dir() else []
+    for path in names:
+        if path.name.endswith(f".json{_TAKEN}"):  # of a process that was ended
+            yield path
+        elif path.suffix == ".json":
+            taken = path.with_name(path.name + _TAKEN)
+            with suppress(OSError):
+                yield path.replace(taken)
+
+
+def anything_waits(options: Mapping[str, Any]) -> int:
+    """Return how many session files wait to be stored."""
+    folder = Path(waiting_folder(options))
+    names = (path.name.removesuffix(_TAKEN) for path in folder.glob("*.json*"))
+    return len({name for name in names if name.endswith(".json")})
+
+
+# --- without a helper ---
+
+
+def output_of(text: str) -> bytes:
+    """Return what a hook prints, in the form of both agents."""
+    if not text:
+        return b""
+    output = {"hookEventName": RECALLS, "additionalContext": text}
+    return json.dumps({"hookSpecificOutput": output}).encode() + b"\n"
+
+
+def recall_here(request: Mapping[str, Any]) -> bytes:
+    """Return what a hook prints, from a memory that is opened for it alone."""
+    return output_of(asyncio.run(_recalled(HookRequest.of(request))))
+
+
+async def _recalled(request: HookRequest) -> str:
+    memories = HookMemories()
+    try:
+        return await memories.recall(request)
+    except (KeepthreadError, OSError):
+        return ""
+    finally:
+        await memories.close()
