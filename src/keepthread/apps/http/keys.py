@@ -203,7 +203,7 @@ async def find_key(tables: ServerTables, tenant: str, id: str) -> ApiKey:
     """Return a key of a tenant; that of another tenant is as unknown as one that never was.
 
     Only keys of the tenant are read, from just before the id on. So the time of an answer does not
-    tell whether another tenant has such a key.
+    show whether another tenant has such a key.
     """
     after = check_id(id, "a key's id")[:-1]
     while found := await tables.list_keys(tenant=tenant, after=after or None, limit=1):
