@@ -7,7 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from tests.hook_world import (
     until_stored,
 )
 from tests.seeds import examples
+from tests.spent import untraced
 from tests.test_cli import keepthread
 
 ASK = "What is the lighthouse keeper called?"
@@ -48,11 +49,15 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[HookWorld]:
             os.kill(pid, signal.SIGKILL)
 
 
-def hook(payload: object, *program: str | Path) -> subprocess.CompletedProcess[bytes]:
+def hook(
+    payload: object, *program: str, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[bytes]:
     """Run a hook as an agent does: a process of its own, from nothing."""
     data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
     command = [sys.executable, *(program or ("-m", "keepthread", "hook", "claude-code"))]
-    return subprocess.run(command, input=data, capture_output=True, timeout=GENEROUS, check=False)
+    return subprocess.run(
+        command, input=data, capture_output=True, timeout=GENEROUS, check=False, env=env
+    )
 
 
 async def stored(path: str, world: HookWorld, event: str, id: str = "s1", **more: Any) -> None:
@@ -275,9 +280,7 @@ def test_the_process_of_a_hook_loads_little(world: HookWorld) -> None:
         "import sys; sys.argv = ['keepthread', 'hook', 'claude-code'];"
         " from keepthread.apps.cli import main; main(); print(*sys.modules)"
     )
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], input=b"{}", capture_output=True, check=True
-    ).stdout.split()
+    loaded = hook({}, "-c", code, env=untraced()).stdout.split()
     ours = {name.decode() for name in loaded if name.startswith(b"keepthread")}
     assert ours == {
         "keepthread",
@@ -300,7 +303,7 @@ async def test_a_helper_is_started_killed_and_started_again(world: HookWorld) ->
     ask = world.payload("UserPromptSubmit", "s2", prompt=ASK)
     found = b""
     while not found:  # the new helper may take longer to start than the hook waits for it
-        done = hook(ask)
+        done = hook(ask, env=untraced())
         assert (done.returncode, done.stderr) == (0, b"")
         found = done.stdout
     assert KEEPERS in json.loads(found)["hookSpecificOutput"]["additionalContext"]

@@ -253,9 +253,8 @@ def _print(call: Call, client: str, changes: Sequence[_SettingsChange]) -> None:
         hooks = {"hooks": {"file": str(more[0][0]), "entry": more[0][1]}} if more else {}
         call.write({"client": client, "file": str(entry[0]), "entry": entry[1], **hooks})
         return
-    option = " --hooks" if more else ""
     for path, text in (entry, *more):
-        call.say(f"Add this to {path}, or run `keepthread mcp install {client}{option} --write`:")
+        call.say(f"Add this to {path}, or run the same command with --write:")
         typer.echo(text.rstrip("\n"))
     _say_next(call, client, changes)
 
