@@ -7,7 +7,7 @@ from typing import Any, Final, cast
 
 try:
     import zstandard as _zstandard
-except ImportError:  # it comes with the extra `proxy`
+except ImportError:  # it comes with the extra `server`
     _zstandard = None
 
 _zstd: Final = cast("Any", _zstandard)  # its own types are not complete
