@@ -269,6 +269,8 @@ def test_modes() -> None:
     for name in ("previous_response_id", "conversation"):
         assert read("openai-responses", {**one, name: "r1"}).mode == "aside"
         assert read("openai-responses", {**one, name: None}).mode == "alongside"
+    unknown = {"messages": [{"role": "user", "content": [{"type": "text", "text": "Q"}, {}]}]}
+    assert read("anthropic", unknown, keepthread_session="s").mode == "alongside"
     longer = {"messages": [{"role": r, "content": "x"} for r in ("user", "assistant", "user")]}
     assert read("anthropic", longer, keepthread_session="s").mode == "alongside"
 
@@ -279,7 +281,7 @@ def test_modes() -> None:
         b"",
         b"null",
         b"[]",
-        b'{"messages":"text of nothing"',
+        b'{"messages":"text"}',
         b'{"messages":{}}',
         b'{"messages":["text"]}',
         b'{"model":"m"}',

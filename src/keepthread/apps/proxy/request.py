@@ -52,7 +52,7 @@ def read_request(
         text = body.decode()
         fields = document(text)
         given = fields[_HISTORY[wire]]
-        items = _items(text, given)
+        items = _items(wire, text, given)
     except (ValueError, LookupError, RecursionError):
         return None
     found = _conversation(wire, text, items)
@@ -75,7 +75,7 @@ def read_request(
         items=(given.start, given.end),
         leading=leading,
         identity=identify(headers, values, newest=newest, system=system),
-        mode=_mode(wire, values, headers, found),
+        mode=_mode(wire, values, headers, found, unread),
         streams=values.get("stream") is True,
         unread=unread,
     )
@@ -112,9 +112,9 @@ def _with_history(request: ReadRequest, history: str) -> str:
 # --- the history ---
 
 
-def _items(text: str, given: JsonValue) -> list[JsonValue]:
+def _items(wire: WireName, text: str, given: JsonValue) -> list[JsonValue]:
     """Return the items of a history; raise `ValueError` if it is not one."""
-    if isinstance(given.value, str):  # the input of a response
+    if isinstance(given.value, str) and wire == "openai-responses":
         return [given]
     items = elements(text, given.start)
     if not all(isinstance(item.value, dict) for item in items):
@@ -301,11 +301,16 @@ def _can_read(read: Callable[..., list[Message]], item: Item) -> bool:
 
 
 def _mode(
-    wire: WireName, fields: Mapping[str, Any], headers: Mapping[str, str], found: _History
+    wire: WireName,
+    fields: Mapping[str, Any],
+    headers: Mapping[str, str],
+    found: _History,
+    unread: int,
 ) -> Mode:
     if is_off(headers):
         return "off"
     if wire == "openai-responses" and any(fields.get(name) for name in _KEPT_BY_PROVIDER):
         return "aside"
-    is_one_turn = len(found.items) == 1 and found.ends_with_user
+    # A history that is replaced must not lose what the client sent.
+    is_one_turn = len(found.items) == 1 and found.ends_with_user and not unread
     return "thread" if is_one_turn and headers.get(SESSION_HEADER) else "alongside"
