@@ -89,7 +89,7 @@ async def read_additions(conversation: Conversation) -> list[Addition]:
     return [addition for addition in made if addition is not None]
 
 
-class Question(NamedTuple):
+class AddedTo(NamedTuple):
     """The turn that an addition is made for."""
 
     key: str
@@ -100,7 +100,7 @@ class Question(NamedTuple):
 
 
 async def make_addition(
-    conversation: Conversation, question: Question, budget: int
+    conversation: Conversation, question: AddedTo, budget: int
 ) -> Addition | None:
     """Recall for a question, and store what is added; None if nothing is relevant.
 
@@ -134,7 +134,7 @@ async def make_addition(
 
 async def _made(
     conversation: Conversation,
-    question: Question,
+    question: AddedTo,
     budget: int,
     hidden: HiddenRanges,
     earlier: Sequence[Addition],
@@ -193,7 +193,7 @@ async def _texts(conversation: Conversation) -> dict[str, str]:
 
 
 async def _recalled(
-    conversation: Conversation, question: Question, budget: int, hidden: HiddenRanges
+    conversation: Conversation, question: AddedTo, budget: int, hidden: HiddenRanges
 ) -> Recalled:
     return await conversation.searching().recall(
         question.text,

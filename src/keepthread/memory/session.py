@@ -9,7 +9,7 @@ from keepthread.context.context import Context
 from keepthread.context.ids import derived_ids
 from keepthread.errors import InvalidInput, MessageNotFound, Stale
 from keepthread.memory import history as branching
-from keepthread.memory.additions import Addition, Question, make_addition, read_additions
+from keepthread.memory.additions import AddedTo, Addition, make_addition, read_additions
 from keepthread.memory.alignment import Aligned, align, answer
 from keepthread.memory.conversation import Conversation
 from keepthread.memory.material import marks_of, newest_summary
@@ -294,7 +294,7 @@ class Session:
         turn that the text is added to: a second call returns the same text. `shown_from` is the
         first position of this session that the prompt shows. Earlier additions are not repeated.
         """
-        return await make_addition(self._conversation, Question(key, query, shown_from), budget)
+        return await make_addition(self._conversation, AddedTo(key, query, shown_from), budget)
 
     async def additions(self) -> list[Addition]:
         """Return what `recall` gave before; if a message in it was forgotten, it is gone."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from keepthread.apps.proxy.additions import as_addition, as_history, recalled_from
-from keepthread.apps.proxy.sessions import Position, Positions, ProxySessions
+from keepthread.apps.proxy.sessions import LogEnd, Positions, ProxySessions
 from keepthread.apps.proxy.types import Answer, Prepared, ReadRequest
 from keepthread.context.ids import derived_id
 from keepthread.errors import InvalidInput, KeepthreadError, Stale, Unavailable
@@ -31,7 +31,7 @@ class _Recording(NamedTuple):
     """The position of the newest message of the request."""
     nonce: str
     """Makes the ids of the answer, so that it can be recorded twice."""
-    position: Position | None
+    position: LogEnd | None
     recalled: Mapping[str, JSON]
 
 
@@ -101,7 +101,7 @@ class ProxyMemory:
         else:
             so_far = chain(answer.messages, position.chain)
             count = position.messages + len(answer.messages)
-            self._positions.put(session, Position(count, so_far, stored[-1].seq))
+            self._positions.put(session, LogEnd(count, so_far, stored[-1].seq))
 
     # --- inside ---
 
@@ -138,7 +138,7 @@ class ProxyMemory:
 
     async def _align(
         self, session: Session, messages: Sequence[Message]
-    ) -> tuple[int, Position | None]:
+    ) -> tuple[int, LogEnd | None]:
         """Store what is new in a history; return the position of its last message.
 
         Usually a history continues where the log ended: then the log is not read.
@@ -156,14 +156,14 @@ class ProxyMemory:
                 self._positions.put(session, None)
             else:
                 so_far = chain(rest, known.chain)
-                return self._note(session, Position(len(messages), so_far, stored[-1].seq))
+                return self._note(session, LogEnd(len(messages), so_far, stored[-1].seq))
         aligned = await session.align(messages)
         if aligned.appended:
-            return self._note(session, Position(len(messages), chain(messages), aligned.last))
+            return self._note(session, LogEnd(len(messages), chain(messages), aligned.last))
         self._positions.put(session, None)
         return aligned.last, None
 
-    def _note(self, session: Session, position: Position) -> tuple[int, Position]:
+    def _note(self, session: Session, position: LogEnd) -> tuple[int, LogEnd]:
         self._positions.put(session, position)
         return position.head, position
 

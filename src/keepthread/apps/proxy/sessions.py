@@ -25,7 +25,7 @@ _NO_TURN: Final = "the request has no message of a user"
 _AMBIGUOUS: Final = "several conversations begin like this; name one by Keepthread-Session"
 
 
-class Position(NamedTuple):
+class LogEnd(NamedTuple):
     """Where the log of a session ended after a request, and a hash of what it shows."""
 
     messages: int
@@ -44,13 +44,13 @@ class Positions:
 
     def __init__(self) -> None:
         """Begin with none."""
-        self._known: LeastRecent[tuple[str, str], Position] = LeastRecent(_MOST_POSITIONS)
+        self._known: LeastRecent[tuple[str, str], LogEnd] = LeastRecent(_MOST_POSITIONS)
 
-    def get(self, session: Session) -> Position | None:
+    def get(self, session: Session) -> LogEnd | None:
         """Return where a session's log ended."""
         return self._known.get((session.key, session.id))
 
-    def put(self, session: Session, position: Position | None) -> None:
+    def put(self, session: Session, position: LogEnd | None) -> None:
         """Note where a session's log ends; None if that is unknown."""
         key = (session.key, session.id)
         if position is None:
