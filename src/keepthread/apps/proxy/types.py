@@ -123,8 +123,11 @@ class AnswerReader(Protocol):
 class MemoryOfProxy(Protocol):
     """The memory of one owner, as the proxy uses it."""
 
-    async def prepare(self, request: ReadRequest) -> Prepared:
-        """Record the newest messages of a request, and decide what is added to it."""
+    async def prepare(self, request: ReadRequest, *, records: bool = True) -> Prepared:
+        """Record the newest messages of a request, and decide what is added to it.
+
+        Without `records` nothing is stored: the request only counts tokens.
+        """
         ...
 
     async def record(self, prepared: Prepared, answer: ProviderAnswer | None) -> None:
