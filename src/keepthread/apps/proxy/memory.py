@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from keepthread.apps.proxy.additions import as_addition, as_history, recalled_from
 from keepthread.apps.proxy.sessions import LogEnd, Positions, ProxySessions
-from keepthread.apps.proxy.types import Answer, Prepared, ReadRequest
+from keepthread.apps.proxy.types import Prepared, ProviderAnswer, ReadRequest
 from keepthread.context.ids import derived_id
 from keepthread.errors import InvalidInput, KeepthreadError, Stale, Unavailable
 from keepthread.memory.additions import Addition
@@ -79,7 +79,7 @@ class ProxyMemory:
         except KeepthreadError as error:
             return Prepared(mode=request.mode, state="unavailable", reason=error.code)
 
-    async def record(self, prepared: Prepared, answer: Answer | None) -> None:
+    async def record(self, prepared: Prepared, answer: ProviderAnswer | None) -> None:
         """Record an answer after the message that it answers; recording it again does nothing.
 
         While the store is away, it goes to the outbox of the memory, if there is one.
@@ -218,7 +218,7 @@ def _labeled(request: ReadRequest) -> list[Message]:
     ]
 
 
-def _named(recording: _Recording, answer: Answer) -> list[Message]:
+def _named(recording: _Recording, answer: ProviderAnswer) -> list[Message]:
     """Return the messages of an answer as they are stored."""
     meta = dict(recording.recalled)
     named = [
