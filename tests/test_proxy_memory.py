@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,12 @@ from keepthread import Memory, Message, Options, Session, ToolCall
 from keepthread.apps.proxy.memory import ProxyMemory
 from keepthread.apps.proxy.sessions import Positions
 from keepthread.apps.proxy.types import (
-    Answer,
-    Identity,
+    ClientIdentity,
     Mode,
-    Place,
     Prepared,
+    ProviderAnswer,
     ReadRequest,
+    TextPlace,
     UserTurn,
 )
 from keepthread.errors import Unavailable
@@ -49,7 +50,7 @@ def request(
     is_side: bool = False,
 ) -> ReadRequest:
     """Return a request as `read_request` makes it."""
-    place = Place(0, "", "")
+    place = TextPlace(0, "", "")
     turns = [
         UserTurn(chain(history[: at + 1]).hex(), message.content, place)
         for at, message in enumerate(history)
@@ -63,7 +64,7 @@ def request(
         turns=turns,
         ends_with_user=history[-1].role == "user",
         items=(0, 0),
-        identity=Identity(session=session, agent=agent, is_side=is_side),
+        identity=ClientIdentity(session=session, agent=agent, is_side=is_side),
         mode=mode,
     )
 
@@ -80,8 +81,8 @@ def proxy(
     )
 
 
-def said(text: str, *, complete: bool = True) -> Answer:
-    return Answer([assistant(text)], complete)
+def said(text: str, *, complete: bool = True) -> ProviderAnswer:
+    return ProviderAnswer([assistant(text)], complete)
 
 
 async def session_of(memory: Memory, prepared: Prepared) -> Session:
@@ -128,7 +129,7 @@ async def test_another_answer_replaces_the_first_and_a_late_one_stays_hidden(sto
     await mine.record(edited, said("more it is"))
     assert await shown(session) == ["hi", "second", "else", "else it is"]
     assert "more it is" in [m.content for m in await session.messages()]
-    answer = Answer([assistant("cut o")], False)
+    answer = ProviderAnswer([assistant("cut o")], False)
     cut = await mine.prepare(request([user("hi"), assistant("second"), user("long")]))
     await mine.record(cut, answer)
     assert (await session.messages())[-1].meta["truncated"] is True
@@ -163,7 +164,7 @@ async def test_conversations_without_a_name_are_told_apart(store: Store) -> None
     ids: list[str | None] = []
     for talk in talks:
         prepared = await mine.prepare(request(talk[:1], None))
-        await mine.record(prepared, Answer(talk[1:], True))
+        await mine.record(prepared, ProviderAnswer(talk[1:], True))
         ids.append(prepared.session)
     assert len(set(ids)) == 3
     fresh = proxy(memory)  # another process
@@ -232,6 +233,35 @@ async def test_an_addition_is_repeated_until_its_source_is_forgotten(
     await searched.close()
     data = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert SECRET.encode() not in data
+
+
+async def test_counting_stores_no_message_and_a_late_addition_is_taken_back(
+    searched: Memory,
+) -> None:
+    await diary(searched)
+    mine = proxy(searched)
+    history = [user("What is the code of the cellar?")]
+    new = await mine.prepare(request(history), records=False)
+    assert (new.state, new.additions, new.session) == ("not-recorded", {}, None)
+    first = await mine.prepare(request(history))
+    counted = await mine.prepare(request(history), records=False)
+    assert counted.additions == first.additions != {}
+    session = await session_of(searched, first)
+    assert len(await session.messages()) == 1
+    late = replace(first, state="unavailable", additions={})
+    await mine.record(late, said("It is in your notes."))
+    assert await session.additions() == []
+    assert len(await session.messages()) == 2
+
+
+async def test_an_answer_may_be_recorded_after_the_next_request(store: Store) -> None:
+    memory = over(store)
+    mine = proxy(memory)
+    first = await mine.prepare(request([user("hi")]))
+    await mine.prepare(request([user("hi"), assistant("hello"), user("more")]))
+    await mine.record(first, said("hello"))
+    session = await session_of(memory, first)
+    assert [m.content for m in await session.messages()] == ["hi", "hello", "more"]
 
 
 async def test_a_forgotten_fact_leaves_an_addition(searched: Memory) -> None:
@@ -339,7 +369,7 @@ class Client:
         kind = self.random.random()
         if kind < 0.8:
             answer = self.new("answer")
-            await memory.record(prepared, Answer([answer], kind < 0.7))
+            await memory.record(prepared, ProviderAnswer([answer], kind < 0.7))
             self.history.append(answer)
             self.history.append(self.new("question"))
         elif kind < 0.9 and len(self.history) > 3:

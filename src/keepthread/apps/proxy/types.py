@@ -1,4 +1,4 @@
-"""What the parts of the proxy hand to each other."""
+"""Types that the parts of the proxy share."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ off: the request is relayed as it is.
 """
 
 
-class Identity(NamedTuple):
+class ClientIdentity(NamedTuple):
     """Which conversation a request belongs to, as the client names it."""
 
     session: str | None = None
@@ -32,7 +32,7 @@ class Identity(NamedTuple):
     """Whether the request is about the conversation, not part of it: a title, tags, a summary."""
 
 
-class Place(NamedTuple):
+class TextPlace(NamedTuple):
     """Where a text can be added to a turn of a request."""
 
     at: int
@@ -49,8 +49,8 @@ class UserTurn(NamedTuple):
     digest: str
     """A hash of the conversation up to this turn, without what the proxy has added."""
     text: str
-    """What the user wrote."""
-    place: Place | None
+    """The text that the user wrote."""
+    place: TextPlace | None
     """None if nothing can be added there, such as between a tool call and its result."""
 
 
@@ -72,14 +72,16 @@ class ReadRequest:
     """Where the array of the history is in the text, from its `[` to after its `]`."""
     leading: int = 0
     """Items at its beginning that are a system prompt (OpenAI's chat)."""
-    identity: Identity = field(default_factory=Identity)
+    identity: ClientIdentity = field(default_factory=ClientIdentity)
     mode: Mode = "alongside"
     streams: bool = False
+    unread: int = 0
+    """Items or parts of the history that no message can hold: they are relayed, not recorded."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """What the memory decided about a request, before it is sent on."""
+    """The decision of the memory about a request, before it is sent on."""
 
     mode: Mode
     session: str | None = None
@@ -98,8 +100,8 @@ class Prepared:
     """What `record` needs."""
 
 
-class Answer(NamedTuple):
-    """What a provider answered, as far as it arrived."""
+class ProviderAnswer(NamedTuple):
+    """The answer of a provider, as far as it arrived."""
 
     messages: Sequence[Message]
     complete: bool
@@ -113,7 +115,7 @@ class AnswerReader(Protocol):
         """Take the next bytes of the body, after content encodings are removed."""
         ...
 
-    def finish(self) -> Answer | None:
+    def finish(self) -> ProviderAnswer | None:
         """Return the answer at the end of the body; None if it holds none, such as an error."""
         ...
 
@@ -121,10 +123,13 @@ class AnswerReader(Protocol):
 class MemoryOfProxy(Protocol):
     """The memory of one owner, as the proxy uses it."""
 
-    async def prepare(self, request: ReadRequest) -> Prepared:
-        """Record the newest messages of a request, and decide what is added to it."""
+    async def prepare(self, request: ReadRequest, *, records: bool = True) -> Prepared:
+        """Record the newest messages of a request, and decide what is added to it.
+
+        Without `records` nothing is stored: the request only counts tokens.
+        """
         ...
 
-    async def record(self, prepared: Prepared, answer: Answer | None) -> None:
+    async def record(self, prepared: Prepared, answer: ProviderAnswer | None) -> None:
         """Record an answer; None says that the provider gave none."""
         ...
