@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench import ENOUGH_ROUNDS, Benchmark, Run
+from bench.cache import BENCHMARK as CACHE
 from bench.chat import BENCHMARK as CHAT
 from bench.context import BENCHMARK as CONTEXT
 from bench.growth import BENCHMARK as GROWTH
@@ -28,6 +29,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         SPEED,
         CONTEXT,
         PREFIX,
+        CACHE,
         SEARCH,
         RECALL,
         LANGUAGES,

@@ -117,6 +117,38 @@ async def _first(store: Store, owner: str) -> Message:
     return (await store.find(info.key, seqs=[1]))[0]
 
 
+async def test_forgetting_is_linear_in_forks_and_in_calls_of_tools() -> None:
+    read: list[float] = []
+    for forks, turns in ((4, 4), (16, 4), (4, 16)):
+        store = RamStore()
+        memory = Memory(store, OPTIONS)
+        session = await memory.create_session("chat")
+        for number in range(turns):
+            async with session.turn(f"question {number}") as turn:
+                await turn.tool("look", {"at": number}, lambda at: f"seen {at}")
+                await turn.finish("so")
+        for number in range(forks):
+            await session.fork(id=f"fork {number}")
+        seen = _messages_found(store)
+        told = await memory.forget(since=0, dry_run=True)
+        assert told.messages == 4 * turns * (forks + 1)
+        read.append(seen.total() / told.messages)
+    assert max(read) < 1.5 * min(read), read
+
+
+def _messages_found(store: Store) -> Counter[str]:
+    """Count the messages that a store is asked for by their positions from now on."""
+    find, found = store.find, Counter[str]()
+
+    async def finding(session: SessionKey, **given: Any) -> list[Message]:
+        messages = await find(session, **given)
+        found["messages"] += len(messages)
+        return messages
+
+    cast(Any, store).find = finding
+    return found
+
+
 async def test_forgetting_an_owner_reads_that_owner_alone(store: Store) -> None:
     memory = Memory(store, OPTIONS)
     await memory.admin.receipts()  # the first call looks for interrupted erasures

@@ -14,6 +14,7 @@ from keepthread.apps.http.keys import (
     SharedKeyReads,
     check_key,
     create_key,
+    find_key,
     id_in,
     make_key,
     revoke_key,
@@ -206,3 +207,15 @@ async def test_a_read_that_fails_fails_for_its_requests_alone() -> None:
     await reads_of(tables, 2)
     tables.reads[1].set()
     assert await second is None
+
+
+async def test_a_key_is_found_among_keys_with_similar_ids(tables: ServerTables) -> None:
+    made = make_key(RIGHTS, at=NOW).key
+    ids = ["a", "ab", "aba", "abb", "abc", "abcd", "b"]
+    for id in ids:
+        await tables.add_key(made._replace(id=id))
+    await tables.add_key(made._replace(id="abbb", tenant="other"))
+    assert [(await find_key(tables, "acme", id)).id for id in ids] == ids
+    for id in ("abbb", "aa", "abz", "c"):
+        with pytest.raises(NotFound, match="there is no key"):
+            await find_key(tables, "acme", id)

@@ -9,7 +9,8 @@ from keepthread.context.context import Context
 from keepthread.context.ids import derived_ids
 from keepthread.errors import InvalidInput, MessageNotFound, Stale
 from keepthread.memory import history as branching
-from keepthread.memory.alignment import Aligned, align
+from keepthread.memory.additions import AddedTo, Addition, make_addition, read_additions
+from keepthread.memory.alignment import Aligned, align, answer
 from keepthread.memory.conversation import Conversation
 from keepthread.memory.material import marks_of, newest_summary
 from keepthread.memory.notes import add_note, add_provided
@@ -171,6 +172,16 @@ class Session:
         given = [replace(message, id="") for message in messages]
         return await align(self._store, self.key, given, compared, self._append_at)
 
+    async def add_answer(self, *messages: Message, after: int) -> list[Message]:
+        """Store the answer to the message at a position, and return it as stored.
+
+        For logs that `align` keeps; `after` is its `last`. An answer that the log has is not stored
+        again. An earlier one to that message is hidden, as the client asked again. If the
+        conversation has continued without the answer, it is stored and hidden.
+        """
+        given = [replace(m, id=m.id or self._conversation.ids()) for m in messages]
+        return await answer(self._store, self.key, after, given, self._append_at) if given else []
+
     async def _append_at(self, messages: Sequence[Message], end: int) -> list[Message]:
         return await self.append(*messages, expect=end)
 
@@ -273,6 +284,21 @@ class Session:
         return await self._conversation.context(
             view, budget=budget, query=query, newest=newest, text=text
         )
+
+    async def recall(
+        self, key: str, query: str, *, budget: int, shown_from: int = 0
+    ) -> Addition | None:
+        """Return what the memory knows about a question, as a quotation to add to a prompt.
+
+        For programs that build prompts themselves; None if nothing is relevant. `key` names the
+        turn that the text is added to: a second call returns the same text. `shown_from` is the
+        first position of this session that the prompt shows. Earlier additions are not repeated.
+        """
+        return await make_addition(self._conversation, AddedTo(key, query, shown_from), budget)
+
+    async def additions(self) -> list[Addition]:
+        """Return what `recall` gave before; if a message in it was forgotten, it is gone."""
+        return await read_additions(self._conversation)
 
     async def full_text(self, message: Message | str) -> str:
         """Return all of a message's text, given the message or its id.

@@ -7,8 +7,8 @@ owner are not read, and those of other owners never.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias, cast
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from keepthread.context.ids import result_ids
 from keepthread.errors import InvalidInput, SessionGone
@@ -26,6 +26,21 @@ _PAGE: Final = 500
 _CONCURRENCY: Final = 8  # sessions read at a time, so that a server is not idle between two answers
 _NEAR: Final = 200
 """Messages after a call in which its results are searched for, in addition to their ids."""
+
+
+_FEW: Final = 20
+_AT_ONCE: Final = 50_000
+"""Messages of all copies of a session that are compared at a time; of each, a `_FEW` at least."""
+
+_T = TypeVar("_T")
+
+
+class _Copy(NamedTuple):
+    """A message in one of the sessions that have the same first message."""
+
+    session: SessionKey
+    digest: bytes | None
+    """None if it is erased."""
 
 
 class _Link(NamedTuple):
@@ -64,9 +79,9 @@ async def messages_at(
     store: Store, session: SessionKey, seqs: Sequence[int]
 ) -> AsyncGenerator[list[Message]]:
     """Yield the messages at positions, page by page; nothing for a deleted session."""
-    for start in range(0, len(seqs), _PAGE):
+    for some in _pages(seqs):
         try:
-            yield await store.find(session, seqs=seqs[start : start + _PAGE])
+            yield await store.find(session, seqs=some)
         except SessionGone:
             return
 
@@ -103,15 +118,18 @@ class Propagation:
         self._answers = answers
         self._relatives: dict[SessionKey, Relatives] = {}
         self._links: dict[SessionKey, _Link | None] = {}
+        self._compared: set[tuple[SessionKey, int]] = set()
+        """Messages whose copies are in the plan."""
 
     async def run(self) -> None:
         """Add to the plan everything that follows from what is in it."""
         self._plan.refresh()
+        self._compared.clear()
         while fresh := self._plan.take_fresh():
             for session, seqs in fresh.items():
                 if session in self._sessions:
                     await self._results(session, seqs)
-                    await self._copies(session, seqs)
+            await self._copies({key: seqs for key, seqs in fresh.items() if key in self._sessions})
             await self._delegates()
             if self._answers:
                 for session, seqs in (await self.answers()).items():
@@ -146,17 +164,28 @@ class Propagation:
         """Add a tool's result with its call, and a delegated task with its report."""
         owner = self._sessions[session].owner
         async for page in messages_at(self._store, session, sorted(seqs)):
-            for message in page:
-                if message.state == "live" and message.tool_calls:
-                    self._plan.add(session, await self._results_of(session, message), "made")
-                if message.state == "live" and message.role == "tool":
+            live = [message for message in page if message.state == "live"]
+            calls = [message for message in live if message.tool_calls]
+            self._plan.add(session, await self._results_of(session, calls), "made")
+            for message in live:
+                if message.role == "tool":
                     await self._reported(message, owner)
 
-    async def _results_of(self, session: SessionKey, call: Message) -> list[int]:
-        calls = {each.id for each in call.tool_calls}
-        found = await self._find(session, ids=result_ids(call))
-        near = await self._find(session, seqs=range(call.seq + 1, call.seq + _NEAR))
-        found += [m for m in near if m.turn == call.turn and m.tool_call_id in calls]
+    async def _results_of(self, session: SessionKey, calls: Sequence[Message]) -> list[int]:
+        """Return where the results of calls are: by their ids, or soon after in the same turn."""
+        ids = [id for call in calls for id in result_ids(call)]
+        seqs = sorted({seq for call in calls for seq in range(call.seq + 1, call.seq + _NEAR)})
+        named = [m for some in _pages(ids) for m in await self._find(session, ids=some)]
+        near = [m for some in _pages(seqs) for m in await self._find(session, seqs=some)]
+        calls_of: dict[tuple[int, str | None], list[int]] = {}  # positions, by turn and id
+        for call in calls:
+            for each in call.tool_calls:
+                calls_of.setdefault((call.turn, each.id), []).append(call.seq)
+        found = named + [
+            m
+            for m in near
+            if any(at < m.seq < at + _NEAR for at in calls_of.get((m.turn, m.tool_call_id), ()))
+        ]
         return [m.seq for m in found if m.role == "tool" and m.state == "live"]
 
     async def _reported(self, result: Message, owner: str) -> None:
@@ -171,7 +200,18 @@ class Propagation:
 
     # --- copies ---
 
-    async def _copies(self, session: SessionKey, seqs: Sequence[int]) -> None:
+    async def _copies(self, fresh: Mapping[SessionKey, Sequence[int]]) -> None:
+        """Add the copies of messages in forks, and note forks that are not yet complete."""
+        families: dict[frozenset[SessionKey], dict[SessionKey, Sequence[int]]] = {}
+        for session, seqs in fresh.items():
+            family = await self._family(session)
+            if len(family) > 1:
+                families.setdefault(family, {})[session] = seqs
+        for family, chosen in families.items():
+            await self._copies_within(family, chosen)
+
+    async def _family(self, session: SessionKey) -> frozenset[SessionKey]:
+        """Return a session and those that may have copies of its messages."""
         mine = self._sessions[session]
         found = await self._relatives_of(session)
         for fork in found.naming:
@@ -180,17 +220,37 @@ class Propagation:
                 continue
             if point and point.session == mine.id:
                 self._plan.halves.add(fork.key)
-        for twin in found.copies if mine.kind != "delegate" else ():
-            if twin.kind == "delegate" or twin.key in self._plan.halves:
-                continue
-            if session in self._plan.whole and twin.key not in self._plan.whole:
-                self._plan.twins.setdefault(twin.key, set()).add(session)
-            common = sorted(seq for seq in seqs if seq <= twin.messages)
-            async for page in messages_at(self._store, session, common):
-                theirs = await self._find(twin.key, seqs=[m.seq for m in page])
-                there = {m.seq: m for m in theirs}
-                alike = [m.seq for m in page if m.seq in there and _is_copy(m, there[m.seq])]
-                self._plan.add(twin.key, alike, "copy")
+        if mine.kind == "delegate":
+            return frozenset((session,))
+        twins = [
+            twin.key
+            for twin in found.copies
+            if twin.kind != "delegate" and twin.key not in self._plan.halves
+        ]
+        if session in self._plan.whole:
+            for twin in twins:
+                if twin not in self._plan.whole:
+                    self._plan.twins.setdefault(twin, set()).add(session)
+        return frozenset((session, *twins))
+
+    async def _copies_within(
+        self, family: frozenset[SessionKey], chosen: Mapping[SessionKey, Sequence[int]]
+    ) -> None:
+        """Add the copies of chosen messages; a position is read once in each session."""
+        fresh = {(key, seq) for key, seqs in chosen.items() for seq in seqs} - self._compared
+        size = min(_PAGE, max(_FEW, _AT_ONCE // len(family)))
+        for seqs in _pages(sorted({seq for _, seq in fresh}), size):
+            same: dict[tuple[int, str, float], list[_Copy]] = {}
+            for key in family:
+                for m in await self._find(key, seqs=seqs):
+                    digest = m.digest if m.state == "live" else None
+                    same.setdefault((m.seq, m.id, m.created_at), []).append(_Copy(key, digest))
+            for (seq, _, _), copies in same.items():
+                for alike in _alike(copies):
+                    if any((key, seq) in fresh for key in alike):
+                        self._compared.update((key, seq) for key in alike)
+                        for key in alike:
+                            self._plan.add(key, [seq], "copy")
 
     # --- sub-agents ---
 
@@ -268,8 +328,18 @@ class Propagation:
             return []
 
 
-def _is_copy(one: Message, other: Message) -> bool:
-    """Return whether two messages at one position are copies; one may be a tombstone."""
-    if (one.id, one.created_at) != (other.id, other.created_at):
-        return False
-    return one.state != "live" or other.state != "live" or one.digest == other.digest
+def _alike(copies: Sequence[_Copy]) -> list[list[SessionKey]]:
+    """Return which messages with one position, id and time are copies of each other.
+
+    Live ones have the same digest. An erased one has lost its own, and may be a copy of all.
+    """
+    by_digest: dict[bytes | None, list[SessionKey]] = {}
+    for copy in copies:
+        by_digest.setdefault(copy.digest, []).append(copy.session)
+    if None in by_digest:
+        return [[copy.session for copy in copies]]
+    return list(by_digest.values())
+
+
+def _pages(values: Sequence[_T], size: int = _PAGE) -> Iterator[Sequence[_T]]:
+    return (values[start : start + size] for start in range(0, len(values), size))

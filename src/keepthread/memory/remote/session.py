@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from keepthread.context.context import Context
-from keepthread.errors import InvalidInput, NotFound
+from keepthread.errors import InvalidInput, NotFound, Unsupported
+from keepthread.memory.additions import Addition
 from keepthread.memory.alignment import Aligned
 from keepthread.memory.rebuild import PromptChange, Rebuilt
 from keepthread.memory.remote.connection import given, segment
@@ -62,6 +63,22 @@ class RemoteSession(Session):
         body: dict[str, JSON] = {"messages": [message_body(each) for each in messages]}
         done = await self._requests.json("POST", "/messages/align", body, once=True)
         return from_json(Aligned, done)
+
+    async def add_answer(self, *messages: Message, after: int) -> list[Message]:
+        """Raise `Unsupported`: a log that `align` keeps is kept where the store is opened."""
+        del messages, after
+        raise _not_over_http()
+
+    async def recall(
+        self, key: str, query: str, *, budget: int, shown_from: int = 0
+    ) -> Addition | None:
+        """Raise `Unsupported`: prompts are added to where the store is opened."""
+        del key, query, budget, shown_from
+        raise _not_over_http()
+
+    async def additions(self) -> list[Addition]:
+        """Raise `Unsupported`; see `recall`."""
+        raise _not_over_http()
 
     def turn(
         self,
@@ -282,3 +299,7 @@ class RemoteSession(Session):
         """Return the newest values of a list that the server shows one page of."""
         size = min(check_count(limit, "limit"), PAGE)
         return await self._requests.page(kind, "GET", path, query={"limit": size}) if size else []
+
+
+def _not_over_http() -> Unsupported:
+    return Unsupported("this is done where the store is opened, such as in a proxy; not over HTTP")

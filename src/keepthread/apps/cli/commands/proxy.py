@@ -56,7 +56,8 @@ async def proxy(
     """Give memory to programs that only change their base URL.
 
     Prints the base URL, and relays requests to the provider until Ctrl-C. Earlier messages and
-    facts are added to questions, and conversations are recorded. Keys of providers are not stored.
+    facts are added to questions, and conversations are recorded. Keys of providers are never
+    stored.
     """
     flags: dict[str, JSON] = {
         "proxy.port": port,

@@ -1,0 +1,238 @@
+"""The memory of the proxy: it records requests and answers, and decides what is added."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from keepthread.apps.proxy.additions import as_addition, as_history, recalled_from
+from keepthread.apps.proxy.sessions import LogEnd, Positions, ProxySessions
+from keepthread.apps.proxy.types import Prepared, ProviderAnswer, ReadRequest
+from keepthread.context.ids import derived_id
+from keepthread.errors import InvalidInput, KeepthreadError, Stale, Unavailable
+from keepthread.memory.additions import Addition
+from keepthread.memory.alignment import chain
+from keepthread.memory.owner import OwnerMemory
+from keepthread.memory.session import Session
+from keepthread.stores.codec import new_id
+from keepthread.stores.validation import MAX_COUNT, MAX_ID
+from keepthread.types import JSON, Message
+
+TRUNCATED: Final = "truncated"
+"""In the meta of an answer: its stream ended before the end."""
+RECALL_TOKENS: Final = 600
+CONTEXT_TOKENS: Final = 8000
+
+
+class _Recording(NamedTuple):
+    """Where and how the answer to a request is recorded."""
+
+    session: Session
+    last: int
+    """The position of the newest message of the request."""
+    nonce: str
+    """Makes the ids of the answer, so that it can be recorded twice."""
+    position: LogEnd | None
+    recalled: Mapping[str, JSON]
+
+
+class _Added(NamedTuple):
+    """The additions of a request, by turn."""
+
+    by_turn: Mapping[str, Addition]
+    is_new: bool
+    """Whether one was made for this request."""
+
+
+class ProxyMemory:
+    """The memory of one owner, for the requests of one credential."""
+
+    def __init__(
+        self,
+        memory: OwnerMemory,
+        credential: str,
+        *,
+        positions: Positions | None = None,
+        recall_tokens: int = RECALL_TOKENS,
+        context_tokens: int = CONTEXT_TOKENS,
+    ) -> None:
+        """Take the owner's memory.
+
+        `positions` is shared by all requests of a process. Up to `recall_tokens` are added to a
+        turn; a context that is built for a client has up to `context_tokens`.
+        """
+        self._positions = Positions() if positions is None else positions
+        self._sessions = ProxySessions(memory, credential, self._positions)
+        self._recall_tokens = recall_tokens
+        self._context_tokens = context_tokens
+
+    async def prepare(self, request: ReadRequest) -> Prepared:
+        """Record the newest messages of a request, and decide what is added to it.
+
+        A store that fails raises nothing: the request is relayed, and the response says so.
+        """
+        if request.mode == "off":
+            return _not_recorded(request, "the memory is off for this request")
+        try:
+            return await self._prepare(request)
+        except InvalidInput as error:
+            return _not_recorded(request, f"it cannot be stored: {error.code}")
+        except KeepthreadError as error:
+            return Prepared(mode=request.mode, state="unavailable", reason=error.code)
+
+    async def record(self, prepared: Prepared, answer: ProviderAnswer | None) -> None:
+        """Record an answer after the message that it answers; recording it again does nothing.
+
+        While the store is away, it goes to the outbox of the memory, if there is one.
+        """
+        recording = prepared.recording
+        if not isinstance(recording, _Recording) or answer is None or not answer.messages:
+            return
+        messages = _named(recording, answer)
+        session = recording.session
+        try:
+            stored = await session.add_answer(*messages, after=recording.last)
+        except Unavailable:
+            self._positions.put(session, None)
+            await session.append(*messages)  # without a condition, an outbox accepts it
+            return
+        position = recording.position
+        if position is None or stored[0].seq != position.head + 1:
+            self._positions.put(session, None)
+        else:
+            so_far = chain(answer.messages, position.chain)
+            count = position.messages + len(answer.messages)
+            self._positions.put(session, LogEnd(count, so_far, stored[-1].seq))
+
+    # --- inside ---
+
+    async def _prepare(self, request: ReadRequest) -> Prepared:
+        chosen = await self._sessions.choose(request)
+        session = chosen.session
+        if session is None:
+            return _not_recorded(request, chosen.reason)
+        messages = _labeled(request)
+        if request.mode == "thread":
+            return await self._thread(request, session, messages)
+        if request.mode == "aside":
+            last, position = (await _append_once(session, messages)).seq, None
+            self._positions.put(session, None)
+        else:
+            last, position = await self._align(session, messages)
+        added = _Added({}, False)
+        reason = ""
+        if request.mode == "alongside":
+            try:
+                added = await self._added(session, request, last)
+            except KeepthreadError as error:  # the message is stored; the rest is not needed
+                reason = f"nothing was recalled: {error.code}"
+        kept = added.by_turn
+        return Prepared(
+            mode=request.mode,
+            session=session.id,
+            additions={digest: as_addition(each.text) for digest, each in kept.items()},
+            tokens_added=sum(each.tokens for each in kept.values()),
+            why=session.id if added.is_new else None,
+            reason=reason,
+            recording=_Recording(session, last, new_id(), position, recalled_from(kept.values())),
+        )
+
+    async def _align(
+        self, session: Session, messages: Sequence[Message]
+    ) -> tuple[int, LogEnd | None]:
+        """Store what is new in a history; return the position of its last message.
+
+        Usually a history continues where the log ended: then the log is not read.
+        """
+        known = self._positions.get(session)
+        if (
+            known
+            and len(messages) > known.messages
+            and self._positions.continues(session, messages)
+        ):
+            rest = [replace(message, id="") for message in messages[known.messages :]]
+            try:
+                stored = await session.append(*rest, expect=known.head)
+            except Stale:  # somebody else continued the log
+                self._positions.put(session, None)
+            else:
+                so_far = chain(rest, known.chain)
+                return self._note(session, LogEnd(len(messages), so_far, stored[-1].seq))
+        aligned = await session.align(messages)
+        if aligned.appended:
+            return self._note(session, LogEnd(len(messages), chain(messages), aligned.last))
+        self._positions.put(session, None)
+        return aligned.last, None
+
+    def _note(self, session: Session, position: LogEnd) -> tuple[int, LogEnd]:
+        self._positions.put(session, position)
+        return position.head, position
+
+    async def _added(self, session: Session, request: ReadRequest, last: int) -> _Added:
+        """Return the additions of a request: earlier ones again, and one for a new turn."""
+        turns = [turn for turn in request.turns if turn.place is not None]
+        newest = turns[-1] if turns and request.turns[-1] is turns[-1] else None
+        made = None
+        if newest and request.ends_with_user and newest.text.strip():
+            first = max(1, last - len(request.messages) + 1)
+            made = await session.recall(
+                newest.digest, newest.text, budget=self._recall_tokens, shown_from=first
+            )
+        known = {each.key: each for each in await session.additions()}
+        found = {turn.digest: known[turn.digest] for turn in turns if turn.digest in known}
+        return _Added(found, made is not None)
+
+    async def _thread(
+        self, request: ReadRequest, session: Session, messages: Sequence[Message]
+    ) -> Prepared:
+        """Build the context of a client that sends its newest turn alone."""
+        user = await _append_once(session, messages)
+        self._positions.put(session, None)
+        async with session.resume_turn(user.id) as turn:
+            context = await turn.context(budget=self._context_tokens)
+        return Prepared(
+            mode="thread",
+            session=session.id,
+            history=as_history(context, request.wire),
+            tokens_added=max(0, context.tokens - user.tokens),
+            why=session.id,
+            recording=_Recording(session, user.seq, new_id(), None, {}),
+        )
+
+
+async def _append_once(session: Session, messages: Sequence[Message]) -> Message:
+    """Append messages, unless the log ends with them: then the client sends them again."""
+    newest = await session.messages(limit=len(messages), before=MAX_COUNT)
+    if newest and chain(newest) == chain(messages):
+        return newest[-1]
+    return (await session.append(*[replace(message, id="") for message in messages]))[-1]
+
+
+def _labeled(request: ReadRequest) -> list[Message]:
+    """Return the messages of a request, the user's with the name that the client gives them."""
+    user = request.identity.user
+    if not user or len(user) > MAX_ID or not user.isprintable():
+        return [*request.messages]
+    return [
+        replace(message, author=user) if message.role == "user" and not message.author else message
+        for message in request.messages
+    ]
+
+
+def _named(recording: _Recording, answer: ProviderAnswer) -> list[Message]:
+    """Return the messages of an answer as they are stored."""
+    meta = dict(recording.recalled)
+    named = [
+        replace(
+            message,
+            id=derived_id("proxy answer", recording.nonce, str(number)),
+            meta={**meta, **message.meta},
+        )
+        for number, message in enumerate(answer.messages)
+    ]
+    if not answer.complete:
+        named[-1] = replace(named[-1], meta={**named[-1].meta, TRUNCATED: True})
+    return named
+
+
+def _not_recorded(request: ReadRequest, reason: str) -> Prepared:
+    return Prepared(mode=request.mode, state="not-recorded", reason=reason)
