@@ -385,14 +385,14 @@ class OpenWebUI(ChatProgram):
 
 
 class LibreChat(ChatProgram):
-    """LibreChat, whose endpoint has `Keepthread-Session: {{LIBRECHAT_BODY_CONVERSATIONID}}`."""
+    """LibreChat with the header `X-Session-Id: {{LIBRECHAT_BODY_CONVERSATIONID}}`."""
 
     def __init__(self, base: str, conversation: str) -> None:
         super().__init__(base)
         self.conversation = conversation
 
     def headers(self) -> dict[str, str]:
-        named = {"Keepthread-Session": self.conversation, "user-agent": "OpenAI/JS 5.12.2"}
+        named = {"X-Session-Id": self.conversation, "user-agent": "OpenAI/JS 5.12.2"}
         return {**super().headers(), **named}
 
     def fields(self) -> dict[str, Any]:
@@ -409,7 +409,7 @@ class LibreChat(ChatProgram):
 
 
 class Aider(ChatProgram):
-    """Aider: no name of the conversation; a repository's map first, a reminder at the end."""
+    """Aider: no name of the conversation; examples before it, and files in the midst of it."""
 
     spaced = True
 
@@ -421,16 +421,23 @@ class Aider(ChatProgram):
         return {"model": "gpt", "temperature": 0}
 
     def sent(self) -> list[dict[str, Any]]:
-        return [
-            {"role": "system", "content": "Act as an expert software developer."},
-            {
-                "role": "user",
-                "content": "Here are summaries of some files.\n\napp.py:\n⋮\n│def f():",
-            },
-            {"role": "assistant", "content": "Ok, I won't try and edit those files first."},
-            *self.messages,
-            {"role": "system", "content": "# *SEARCH/REPLACE block* Rules:"},
+        *done, newest = self.messages
+        files = f"I have *added these files to the chat* so you can edit them.\n\nv = {len(done)}"
+        chunks = [
+            ("system", "Act as an expert software developer."),
+            ("user", "Change get_factorial() to use math.factorial"),
+            ("assistant", "mathweb/flask/app.py: import math"),
+            ("user", "I switched to a new code base. Please don't consider the above files"),
+            ("assistant", "Ok."),
+            ("user", "Here are summaries of some files present in my git repository.\n│def f():"),
+            ("assistant", "Ok, I won't try and edit those files without asking first."),
+            *((message["role"], message["content"]) for message in done),
+            ("user", files),
+            ("assistant", "Ok, any changes I propose will be to those files."),
+            ("user", newest["content"]),
+            ("system", "# *SEARCH/REPLACE block* Rules:"),
         ]
+        return [{"role": role, "content": content} for role, content in chunks]
 
     def commit(self, diff: str) -> str:
         """Ask for the message of a commit, beside the conversation."""

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,9 @@ OWNER = "me"
 KNOWN = "My sister Ada lives in Delft, near the canal."
 """Said in an earlier conversation, so that a question about it gets an addition."""
 QUESTION = "Where does my sister Ada live?"
+_QUOTED = rb"<keepthread-memory>.*?</keepthread-memory>"
 _ADDED = re.compile(
-    rb'(?:,\{"type":"(?:text|input_text)","text":"|\\n\\n)<keepthread-memory>.*?</keepthread-memory>'
-    rb'(?:"\})?',
+    rb',\{"type":"(?:text|input_text)","text":"' + _QUOTED + rb'"\}' + rb"|\\n\\n" + _QUOTED
 )
 
 
@@ -121,10 +122,7 @@ def items_grow(requests: Sequence[Received]) -> bool:
     Cache marks move, so they do not count.
     """
     histories: list[list[str]] = [[_unmarked(item) for item in r.messages] for r in requests]
-    return all(
-        later[: len(earlier)] == earlier
-        for earlier, later in zip(histories, histories[1:], strict=False)
-    )
+    return all(later[: len(earlier)] == earlier for earlier, later in pairwise(histories))
 
 
 def _unmarked(item: Any) -> str:

@@ -53,6 +53,7 @@ _SYSTEM_SIGNS: Final = (
     "Summarize this coding conversation in under 50 characters",
     "You are a title generator. You output ONLY",  # opencode
     "*Briefly* summarize this partial conversation about programming.",  # Aider
+    "one-line Git commit messages based on the provided diffs",
 )
 """Parts of system prompts in requests about a conversation."""
 _QUOTA: Final = "quota"

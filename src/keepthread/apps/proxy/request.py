@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from keepthread.apps.proxy.identity import SESSION_HEADER, identify, is_off
 from keepthread.apps.proxy.json_text import JsonValue, document, elements, escaped_text, members
-from keepthread.apps.proxy.quoted import own_words
+from keepthread.apps.proxy.quoted import ends_examples, is_preset, own_words
 from keepthread.apps.proxy.types import Mode, ReadRequest, TextPlace, UserTurn, WireName
 from keepthread.context.chat_templates import sendable
 from keepthread.context.wires.anthropic import from_anthropic
@@ -75,7 +75,15 @@ def read_request(
         items=(given.start, given.end),
         leading=leading,
         identity=identify(headers, values, newest=newest, system=system),
-        mode=_mode(wire, values, headers, found, unread),
+        mode=_mode(
+            wire,
+            values,
+            headers,
+            is_one_turn=found.ends_with_user
+            and not unread
+            and len(found.items) == 1
+            and found.items == _plain_items(items[leading:]),
+        ),
         streams=values.get("stream") is True,
         unread=unread,
     )
@@ -132,6 +140,13 @@ def _leading(items: Sequence[JsonValue]) -> int:
     return next(others, len(items))
 
 
+def _plain_items(items: Sequence[JsonValue]) -> list[Item]:
+    return [
+        {"role": "user", "content": item.value} if isinstance(item.value, str) else item.value
+        for item in items
+    ]
+
+
 def _role(item: Item) -> str:
     return str(item.get("role") or item.get("type"))
 
@@ -141,7 +156,7 @@ def _conversation(wire: WireName, text: str, given: Sequence[JsonValue]) -> _His
     items: list[Item] = []
     turns: list[UserTurn] = []
     chain = sha256()
-    ends_with_user = False
+    ends_with_user = is_after_note = False
     for value in given:
         item = cast("Item", value.value)
         if isinstance(value.value, str):
@@ -149,10 +164,17 @@ def _conversation(wire: WireName, text: str, given: Sequence[JsonValue]) -> _His
         if _role(item) in _OPERATOR:
             continue
         if _role(item) == "user":
+            if ends_examples("".join(_texts(item))):
+                items, turns, chain, is_after_note = [], [], sha256(), True
+                continue
             content = _own_content(item.get("content"))
             if content is None:
+                is_after_note = True
                 continue
             item = {**item, "content": content}
+        elif is_after_note and is_preset("".join(_texts(item))):
+            continue
+        is_after_note = False
         items.append(item)
         for role, letters, calls in _likeness(item):
             chain.update(json.dumps([role, calls, len(letters)]).encode() + letters)
@@ -304,13 +326,13 @@ def _mode(
     wire: WireName,
     fields: Mapping[str, Any],
     headers: Mapping[str, str],
-    found: _History,
-    unread: int,
+    *,
+    is_one_turn: bool,
 ) -> Mode:
+    """Return the mode; `is_one_turn` says that the history is one turn, all of which is read."""
     if is_off(headers):
         return "off"
     if wire == "openai-responses" and any(fields.get(name) for name in _KEPT_BY_PROVIDER):
         return "aside"
     # A history that is replaced must not lose what the client sent.
-    is_one_turn = len(found.items) == 1 and found.ends_with_user and not unread
     return "thread" if is_one_turn and headers.get(SESSION_HEADER) else "alongside"
