@@ -106,7 +106,7 @@ def _loaded() -> tuple[Any, Any, Any]:
         assembly = import_module("keepthread.apps.proxy.assembly")
     except ModuleNotFoundError as error:
         raise InvalidInput(
-            f"the proxy needs {error.name}: pip install 'keepthread[proxy]'"
+            f"the proxy needs {error.name}: pip install 'keepthread[server]'"
         ) from None
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="keepthread: %(message)s")
     for name in ("httpx2", "httpcore2", "uvicorn"):
