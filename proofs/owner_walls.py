@@ -148,6 +148,7 @@ VALUES: Final[Mapping[str, Value]] = {
     "Session.add_answer.messages": said,
     "Session.add_answer.after": always(1),
     "Session.recall.key": always("turn"),
+    "Session.drop_addition.key": always("turn"),
     "shown_from": maybe(always(1)),
     "Turn.append.messages": said,
     "system_prompt": maybe(always("Be brief.")),

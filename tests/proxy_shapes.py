@@ -15,7 +15,20 @@ import zstandard
 from keepthread.apps.proxy.types import WireName
 
 QUESTION = "Where does the dog Rex live?"
-_WORDS = ["river", "stone", "window", "paper", "garden", "winter", "letter", "bridge", "engine", "candle", "market", "silver"]
+_WORDS = [
+    "river",
+    "stone",
+    "window",
+    "paper",
+    "garden",
+    "winter",
+    "letter",
+    "bridge",
+    "engine",
+    "candle",
+    "market",
+    "silver",
+]
 _NUMBERS = (
     "123456789012345678901234567890",
     "0.1000000000000000055511151231257827",

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -232,6 +233,35 @@ async def test_an_addition_is_repeated_until_its_source_is_forgotten(
     await searched.close()
     data = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert SECRET.encode() not in data
+
+
+async def test_counting_stores_no_message_and_a_late_addition_is_taken_back(
+    searched: Memory,
+) -> None:
+    await diary(searched)
+    mine = proxy(searched)
+    history = [user("What is the code of the cellar?")]
+    new = await mine.prepare(request(history), records=False)
+    assert (new.state, new.additions, new.session) == ("not-recorded", {}, None)
+    first = await mine.prepare(request(history))
+    counted = await mine.prepare(request(history), records=False)
+    assert counted.additions == first.additions != {}
+    session = await session_of(searched, first)
+    assert len(await session.messages()) == 1
+    late = replace(first, state="unavailable", additions={})
+    await mine.record(late, said("It is in your notes."))
+    assert await session.additions() == []
+    assert len(await session.messages()) == 2
+
+
+async def test_an_answer_may_be_recorded_after_the_next_request(store: Store) -> None:
+    memory = over(store)
+    mine = proxy(memory)
+    first = await mine.prepare(request([user("hi")]))
+    await mine.prepare(request([user("hi"), assistant("hello"), user("more")]))
+    await mine.record(first, said("hello"))
+    session = await session_of(memory, first)
+    assert [m.content for m in await session.messages()] == ["hi", "hello", "more"]
 
 
 async def test_a_forgotten_fact_leaves_an_addition(searched: Memory) -> None:

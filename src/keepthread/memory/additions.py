@@ -89,6 +89,12 @@ async def read_additions(conversation: Conversation) -> list[Addition]:
     return [addition for addition in made if addition is not None]
 
 
+async def drop_addition(conversation: Conversation, key: str) -> bool:
+    """Drop the addition of a turn; return whether there was one."""
+    scope = Scope(session=conversation.key)
+    return await conversation.store.drop(scope, ADDITION, check_id(key, "key"))
+
+
 class AddedTo(NamedTuple):
     """The turn that an addition is made for."""
 

@@ -123,8 +123,8 @@ async def answer(
         if stored := await store.find(session, ids=[message.id for message in given]):
             return stored
         later = await _shown(store, session, known.ranges, known.head.messages, after)
-        if [_likeness(m) for m in later] == [_likeness(m) for m in given]:
-            return later
+        if [_likeness(m) for m in later[: len(given)]] == [_likeness(m) for m in given]:
+            return later[: len(given)]
         is_late = known.ranges.hides(after) or any(m.role != "assistant" for m in later)
         try:
             if later and not is_late:

@@ -1,6 +1,7 @@
 """The memory of the proxy: it records requests and answers, and decides what is added."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -19,7 +20,7 @@ from keepthread.types import JSON, Message
 
 TRUNCATED: Final = "truncated"
 """In the meta of an answer: its stream ended before the end."""
-RECALL_TOKENS: Final = 600
+RECALL_TOKENS: Final = 300
 CONTEXT_TOKENS: Final = 8000
 
 
@@ -33,14 +34,17 @@ class _Recording(NamedTuple):
     """Makes the ids of the answer, so that it can be recorded twice."""
     position: LogEnd | None
     recalled: Mapping[str, JSON]
+    """The meta of the answer."""
+    made: str | None = None
+    """The turn that an addition was made for."""
 
 
 class _Added(NamedTuple):
     """The additions of a request, by turn."""
 
     by_turn: Mapping[str, Addition]
-    is_new: bool
-    """Whether one was made for this request."""
+    made: str | None = None
+    """The turn that one was made for, if it is new."""
 
 
 class ProxyMemory:
@@ -65,15 +69,16 @@ class ProxyMemory:
         self._recall_tokens = recall_tokens
         self._context_tokens = context_tokens
 
-    async def prepare(self, request: ReadRequest) -> Prepared:
+    async def prepare(self, request: ReadRequest, *, records: bool = True) -> Prepared:
         """Record the newest messages of a request, and decide what is added to it.
 
-        A store that fails raises nothing: the request is relayed, and the response says so.
+        A store that fails raises nothing: the request is relayed, and the response says so. Without
+        `records` no message is stored, and only known sessions get additions.
         """
         if request.mode == "off":
             return _not_recorded(request, "the memory is off for this request")
         try:
-            return await self._prepare(request)
+            return await (self._prepare(request) if records else self._counted(request))
         except InvalidInput as error:
             return _not_recorded(request, f"it cannot be stored: {error.code}")
         except KeepthreadError as error:
@@ -85,10 +90,15 @@ class ProxyMemory:
         While the store is away, it goes to the outbox of the memory, if there is one.
         """
         recording = prepared.recording
-        if not isinstance(recording, _Recording) or answer is None or not answer.messages:
+        if not isinstance(recording, _Recording):
+            return
+        session = recording.session
+        if prepared.state == "unavailable" and recording.made:  # it came too late to be sent
+            with suppress(KeepthreadError):
+                await session.drop_addition(recording.made)
+        if answer is None or not answer.messages:
             return
         messages = _named(recording, answer)
-        session = recording.session
         try:
             stored = await session.add_answer(*messages, after=recording.last)
         except Unavailable:
@@ -118,23 +128,24 @@ class ProxyMemory:
             self._positions.put(session, None)
         else:
             last, position = await self._align(session, messages)
-        added = _Added({}, False)
-        reason = ""
+        added, reason = _Added({}), ""
         if request.mode == "alongside":
             try:
                 added = await self._added(session, request, last)
             except KeepthreadError as error:  # the message is stored; the rest is not needed
                 reason = f"nothing was recalled: {error.code}"
-        kept = added.by_turn
-        return Prepared(
-            mode=request.mode,
-            session=session.id,
-            additions={digest: as_addition(each.text) for digest, each in kept.items()},
-            tokens_added=sum(each.tokens for each in kept.values()),
-            why=session.id if added.is_new else None,
-            reason=reason,
-            recording=_Recording(session, last, new_id(), position, recalled_from(kept.values())),
-        )
+        recalled = recalled_from(added.by_turn.values())
+        recording = _Recording(session, last, new_id(), position, recalled, added.made)
+        return replace(_with_additions(request, session, added), reason=reason, recording=recording)
+
+    async def _counted(self, request: ReadRequest) -> Prepared:
+        """Return the additions that a request gets, for one that only counts its tokens."""
+        session = (await self._sessions.choose(request, create=False)).session
+        if session is None or request.mode != "alongside":
+            return _not_recorded(request, "the tokens are counted without the memory")
+        end = (await session.refresh()).messages
+        added = await self._added(session, request, end + 1)
+        return replace(_with_additions(request, session, added), state="not-recorded")
 
     async def _align(
         self, session: Session, messages: Sequence[Message]
@@ -179,7 +190,8 @@ class ProxyMemory:
             )
         known = {each.key: each for each in await session.additions()}
         found = {turn.digest: known[turn.digest] for turn in turns if turn.digest in known}
-        return _Added(found, made is not None)
+        is_new = made is not None and newest is not None
+        return _Added(found, newest.digest if newest and is_new else None)
 
     async def _thread(
         self, request: ReadRequest, session: Session, messages: Sequence[Message]
@@ -197,6 +209,16 @@ class ProxyMemory:
             why=session.id,
             recording=_Recording(session, user.seq, new_id(), None, {}),
         )
+
+
+def _with_additions(request: ReadRequest, session: Session, added: _Added) -> Prepared:
+    return Prepared(
+        mode=request.mode,
+        session=session.id,
+        additions={digest: as_addition(each.text) for digest, each in added.by_turn.items()},
+        tokens_added=sum(each.tokens for each in added.by_turn.values()),
+        why=session.id if added.made else None,
+    )
 
 
 async def _append_once(session: Session, messages: Sequence[Message]) -> Message:

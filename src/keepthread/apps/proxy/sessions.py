@@ -5,7 +5,7 @@ session gets one of its own. A client that names no conversation is known by how
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Final, NamedTuple
 
@@ -15,7 +15,7 @@ from keepthread.memory.alignment import chain, find_match
 from keepthread.memory.owner import OwnerMemory
 from keepthread.memory.session import Session
 from keepthread.text_caches import LeastRecent
-from keepthread.types import Message
+from keepthread.types import JSON, Message
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9._:-]{1,100}")
 _MOST_OPENINGS: Final = 8
@@ -82,8 +82,8 @@ class ProxySessions:
         self._scope = f"proxy/{_hash(credential)[:16]}"
         self._positions = positions
 
-    async def choose(self, request: ReadRequest) -> Chosen:
-        """Return the session of a request; it is created if it is new."""
+    async def choose(self, request: ReadRequest, *, create: bool = True) -> Chosen:
+        """Return the session of a request; a new one is created, unless that is not wanted."""
         named, agent = request.identity.session, request.identity.agent
         if request.identity.is_side:
             return Chosen(reason="a request about the conversation, not part of it")
@@ -92,16 +92,26 @@ class ProxySessions:
         if named is not None:
             id = f"{self._scope}/{_segment(named)}"
             if agent is None:
-                return Chosen(await self._memory.session(id))
+                return await self._known(id, create=create)
             child = f"{id}/{_segment(agent)}"
-            return Chosen(await self._memory.session(child, meta={"parent": id, "agent": agent}))
+            return await self._known(child, create=create, meta={"parent": id, "agent": agent})
         if request.mode == "aside":
             return Chosen(reason="the provider keeps the history, and no session is named")
         if not request.turns:
             return Chosen(reason=_NO_TURN)
-        return await self._by_opening(request)
+        return await self._by_opening(request, create=create)
 
-    async def _by_opening(self, request: ReadRequest) -> Chosen:
+    async def _known(
+        self, id: str, *, create: bool, meta: Mapping[str, JSON] | None = None
+    ) -> Chosen:
+        if create:
+            return Chosen(await self._memory.session(id, meta=meta))
+        try:
+            return Chosen(await self._memory.get_session(id))
+        except SessionNotFound:
+            return Chosen(reason="the conversation is new")
+
+    async def _by_opening(self, request: ReadRequest, *, create: bool) -> Chosen:
         """Return the session of a conversation that is known by its first message alone.
 
         Of several that begin like this it is the one that agrees with most of the history. A
@@ -118,7 +128,7 @@ class ProxySessions:
                     break
                 if best := [each for length, each in found if length == 1]:
                     return Chosen(best[0])  # the first turn again, before it was answered
-                return Chosen(await self._memory.session(id))
+                return await self._known(id, create=create)
             length = await self._agreement(session, request.messages)
             if length:
                 found.append((length, session))

@@ -7,6 +7,7 @@ from keepthread.context.context import Context
 from keepthread.errors import InvalidInput, NotFound, Unsupported
 from keepthread.memory.additions import Addition
 from keepthread.memory.alignment import Aligned
+from keepthread.memory.messages import Messages
 from keepthread.memory.rebuild import PromptChange, Rebuilt
 from keepthread.memory.remote.connection import given, segment
 from keepthread.memory.remote.requests import (
@@ -19,7 +20,7 @@ from keepthread.memory.remote.requests import (
 )
 from keepthread.memory.remote.turn import RemoteTurn
 from keepthread.memory.remote.values import from_json
-from keepthread.memory.session import Messages, Session, Status
+from keepthread.memory.session import Session, Status
 from keepthread.memory.turn import Turn
 from keepthread.memory.why_log import Explanation
 from keepthread.protocols import Progress
@@ -78,6 +79,11 @@ class RemoteSession(Session):
 
     async def additions(self) -> list[Addition]:
         """Raise `Unsupported`; see `recall`."""
+        raise _not_over_http()
+
+    async def drop_addition(self, key: str) -> bool:
+        """Raise `Unsupported`; see `recall`."""
+        del key
         raise _not_over_http()
 
     def turn(
