@@ -12,6 +12,7 @@ import openai
 import pydantic
 import pytest
 
+from keepthread.apps.proxy.request import read_request
 from keepthread.testing.server import Received, Say, ScriptedServer
 from keepthread.types import ToolCall
 from tests.proxy_clients import (
@@ -199,6 +200,23 @@ def test_a_client_that_names_nothing_is_known_by_how_it_begins(
     assert sorted(proxy.said().values()) == sorted([one.recorded, other.recorded])
     sent_unchanged(upstream, one, other)
     assert all("Delft" in r.context for r in upstream.requests if QUESTION in r.context)
+
+
+@pytest.mark.parametrize(
+    ("said", "mode"),
+    [
+        (["Hello"], "thread"),
+        (["<environment_context>here</environment_context>", "Hello"], "alongside"),
+        (["I have *added these files to the chat*: x = 1", "Hello"], "alongside"),
+        (["Hello\n\n<keepthread-memory>\nold\n</keepthread-memory>"], "alongside"),
+    ],
+)
+def test_a_history_is_replaced_only_if_the_client_loses_nothing(said: list[str], mode: str) -> None:
+    messages = [{"role": "user", "content": text} for text in said]
+    body = json.dumps({"model": "m", "messages": messages}).encode()
+    request = read_request("openai-chat", body, {"keepthread-session": "trip"})
+    assert request
+    assert (request.mode, [m.content for m in request.messages]) == (mode, ["Hello"])
 
 
 # --- the SDKs ---

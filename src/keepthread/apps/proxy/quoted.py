@@ -35,7 +35,7 @@ _FILES: Final = re.compile(
     r"|I am not sharing (?:any files that you can edit|the full contents of any files with you) yet"
     r"|Don't try and edit any existing code without asking me to add the files to the chat!"
 )
-"""How Aider begins messages with files; they move behind the history, and change with the files."""
+"""How Aider begins messages with files; they come after the history, and change with the files."""
 _OTHER_PROJECT: Final = "I switched to a new code base. Please don't consider the above files"
 """Aider ends its examples with this: the conversation begins after it."""
 _PRESET: Final = (
