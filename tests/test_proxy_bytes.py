@@ -16,7 +16,8 @@ import pytest
 from keepthread import Memory
 from keepthread.apps.proxy.assembly import build
 from keepthread.apps.proxy.memory import ProxyMemory
-from keepthread.apps.proxy.types import Prepared, ProviderAnswer, ReadRequest
+from keepthread.apps.proxy.types import Prepared, ProviderAnswer, ReadRequest, WireName
+from tests.proxy_requests import WIRES, history_of
 from tests.proxy_shapes import Shape, shapes
 from tests.proxy_world import ProxyWorld, Sent, answering, proxy_world
 
@@ -119,6 +120,42 @@ async def test_a_provider_receives_the_bytes_that_the_client_sent() -> None:
 async def test_an_addition_is_the_only_difference() -> None:
     found = await adds_spans(list(shapes(FEW)))
     assert min(found[shape.client] for shape in shapes(FEW)) >= FEW // 8 // 2
+
+
+PETS = {"dog Rex": "Oslo", "cat Mia": "Bergen", "parrot Zed": "Tromsø", "horse Ivo": "Narvik"}
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_each_request_begins_as_the_one_before_it(wire: WireName) -> None:
+    """So a provider's cache has it. Additions stay at their questions, and say nothing twice."""
+    path = {"openai-chat": "/v1/chat/completions", "openai-responses": "/v1/responses"}
+    history: list[dict[str, str]] = []
+    before = ""
+    counts: list[int] = []
+    async with Memory.open("ram://") as memory:
+        owner = memory.for_owner("ann")
+        session = await owner.session("earlier")
+        for pet, place in PETS.items():
+            await session.add_message("user", f"The {pet} lives in {place} since spring.")
+        ours = ProxyMemory(owner, "local")
+        async with proxy_world(answering(ANSWER), ours, build) as world:
+            for pet in PETS:
+                history.append({"role": "user", "content": f"Where does the {pet} live?"})
+                body = json.dumps({"model": "m", history_of(wire): history})
+                await world.post(
+                    path.get(wire, "/v1/messages"), body.encode(), **{"x-session-id": "s"}
+                )
+                await world.proxy.idle()
+                sent = world.upstream.requests[-1].body.decode()
+                assert sent.startswith(before)
+                rest, number = _ADDED.subn("", sent)
+                assert rest == body
+                counts.append(number)
+                before = sent.removesuffix("]}")
+                history.append({"role": "assistant", "content": "Yes."})
+    assert counts[0] == 1
+    assert counts == sorted(counts)
+    assert counts[-1] > 1
 
 
 @pytest.mark.nightly
