@@ -332,12 +332,11 @@ def _open_webui(chance: random.Random, number: int) -> Shape:
 
 
 def _librechat(chance: random.Random, number: int) -> Shape:
-    body = {
-        "model": "gpt-4o",
-        "messages": _chat_turns(chance, number, parts=True),
-        "user": "66f0c0ffee",
-    }
-    headers = {"keepthread-session": f"libre-{number}", "user-agent": "OpenAI/JS 5.1.0"}
+    messages = _chat_turns(chance, number, parts=True)
+    body = {"model": "gpt-4o", "messages": messages, "user": "66f0c0ffee"}
+    # A single turn in a session that is named so is replaced: keepthread builds its history.
+    name = "keepthread-session" if len(messages) > 2 else "x-libre-session-id"
+    headers = {name: f"libre-{number}", "user-agent": "OpenAI/JS 5.1.0"}
     return _shape(chance, "librechat", "openai-chat", "/v1/chat/completions", body, headers)
 
 

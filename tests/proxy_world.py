@@ -215,15 +215,18 @@ class ProxyWorld:
 
 @asynccontextmanager
 async def proxy_world(
-    answer: Handler, memory: FixedMemory | None = None, **settings: Any
+    answer: Handler,
+    memory: Any = None,
+    build: Callable[[ProxySettings], Proxy] = lambda settings: Proxy(settings, WIRES),
+    **settings: Any,
 ) -> AsyncGenerator[ProxyWorld]:
-    """Serve a proxy before an upstream."""
+    """Serve a proxy before an upstream; `memory` is a `FixedMemory` if it is not given."""
     upstream = RawUpstream(answer)
     server = await asyncio.start_server(upstream.serve, "127.0.0.1", 0)
     upstream.port = server.sockets[0].getsockname()[1]
     made = ProxySettings(openai=f"{upstream.url}/v1", anthropic=upstream.url, memory_deadline=30)
     memory = memory or FixedMemory()
-    proxy = Proxy(replace(made, **settings), WIRES)
+    proxy = build(replace(made, **settings))
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn_settings(LocalApp(proxy, memory, TOKEN))
     serving = uvicorn.Server(config)
