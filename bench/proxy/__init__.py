@@ -3,7 +3,6 @@
 import asyncio
 import os
 import platform
-import random
 import socket
 import subprocess
 import sys
@@ -17,8 +16,10 @@ import httpx2
 import uvicorn
 
 from bench import Bar, Benchmark, Report, Row, Run
+from bench.corpus import SIZES
 from bench.measure import median
 from bench.proxy.client import Connection, Stream
+from bench.search import Language
 from keepthread import Memory, Message
 from keepthread.models.tokens import Estimator
 from servers import free_port
@@ -35,7 +36,7 @@ _CHUNKS, _GAP = 20, 0.05
 _MILLI = 1000.0
 _BARS = {"SQLite": 15.0, "PostgreSQL": 30.0}
 _SECONDS_TO_START = 120.0
-_TOPICS = 400
+_SEED = 7
 
 
 class Relays(NamedTuple):
@@ -68,30 +69,18 @@ async def _measured(run: Run, store: str, url: str) -> list[Row]:
 # --- what is stored and asked ---
 
 
-def _sentence(chance: random.Random) -> str:
-    """Return a sentence about a topic, as people write them: rare words among common ones."""
-    topic, other = chance.randrange(_TOPICS), chance.randrange(_TOPICS)
-    common = chance.choices(_WORDS, k=10)
-    return f"About topic{topic}: {' '.join(common)} and place{other} {chance.choice(_WORDS)}."
-
-
-_TEXT = """
-the train to a house with garden in winter was late because of snow on an old bridge near market
-where people buy bread and letters come by boat after dinner at seven
-"""
-_WORDS = _TEXT.split()
-
-
 async def _fill(url: str, number: int) -> None:
     """Store conversations of one owner."""
-    chance = random.Random(7)
+    language = Language(_SEED)
     async with Memory.open(url, counter=Estimator()) as memory:
         owner = memory.for_owner("default")
         for place in range(number // _EACH):
             session = await owner.session(f"old-{place}")
             await session.append(
                 *(
-                    Message(role="assistant" if turn % 2 else "user", content=_sentence(chance))
+                    Message(
+                        role="assistant" if turn % 2 else "user", content=language.text(SIZES[0])
+                    )
                     for turn in range(_EACH)
                 )
             )
@@ -100,12 +89,12 @@ async def _fill(url: str, number: int) -> None:
 
 def _conversation(seed: int, turns: int, chunks: int = 1, gap: float = 0.0) -> list[Any]:
     """Return the requests of a conversation, each with the whole history."""
-    chance = random.Random(seed)
+    language = Language(_SEED, seed)
     answer = "".join(f"word {place} " for place in range(chunks)) + "end."
     history: list[dict[str, str]] = []
     found: list[Any] = []
     for _ in range(turns):
-        history = [*history, {"role": "user", "content": _sentence(chance)}]
+        history = [*history, {"role": "user", "content": language.question()}]
         found.append({"model": f"chunks-{chunks}-{gap:g}", "stream": True, "messages": history})
         history = [*history, {"role": "assistant", "content": answer}]
     return found
