@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from bench import Bar, Benchmark, Report, Row, Run
 from bench.corpus import SIZES
 from bench.measure import median
 from bench.proxy.client import Connection, Stream
+from bench.rates import server_cpu
 from bench.search import Language
 from keepthread import Memory, Message
 from keepthread.models.tokens import Estimator
@@ -40,10 +41,11 @@ _SEED = 7
 
 
 class Relays(NamedTuple):
-    """The base URLs of both."""
+    """The base URLs of both, and their processes."""
 
     bare: str
     ours: str
+    pids: Mapping[str, int]
 
 
 def measure(run: Run) -> Report:
@@ -108,9 +110,11 @@ async def _first_bytes(run: Run, store: str, number: int, relays: Relays) -> lis
     added: list[float] = []
     found: dict[str, list[float]] = {"bare": [], "ours": []}
     missing = 0
+    before: dict[str, float] = {}
     bare, ours = await Connection(relays.bare).open(), await Connection(relays.ours).open()
     for place in range(-1, max(2, run.rounds)):  # the first one only loads what is needed
         run.progress(f"{store}: first bytes, round {place + 1}")
+        before = before if place else {name: server_cpu([pid]) for name, pid in relays.pids.items()}
         for turn, body in enumerate(_conversation(place, _TURNS)):
             both = {"bare": bare, "ours": ours}
             order = ["bare", "ours"] if turn % 2 else ["ours", "bare"]
@@ -120,6 +124,8 @@ async def _first_bytes(run: Run, store: str, number: int, relays: Relays) -> lis
                 missing += took["ours"].memory != "recorded"
                 for name, each in took.items():
                     found[name].append(each.first)
+    spent = {name: server_cpu([pid]) - before[name] for name, pid in relays.pids.items()}
+    cpu = (spent["ours"] - spent["bare"]) / len(added)
     bare.close()
     ours.close()
     group = f"{store}, {number:,} messages of the owner"
@@ -128,6 +134,7 @@ async def _first_bytes(run: Run, store: str, number: int, relays: Relays) -> lis
         _row(group, "first byte, proxy, median", median(found["ours"])),
         _row(group, "added to the first byte, median", median(added), Bar(_BARS[store])),
         _row(group, "added to the first byte, p99", _percentile(added, 0.99)),
+        _row(group, "CPU of the proxy beside the bare relay, for a request", cpu),
         Row(group=group, name="requests without memory", value=missing, unit="requests"),
     ]
 
@@ -194,13 +201,14 @@ def _relays(store: str, home: Path) -> Iterator[Relays]:
     ours_command = ("keepthread", "proxy", "--upstream", f"openai={url}", "--port", str(ours))
     with ExitStack() as stack:
         stack.enter_context(_process(environment, "bench.proxy.upstream", str(upstream)))
-        stack.enter_context(_process(environment, "bench.proxy.bare", str(bare), url))
+        relay = stack.enter_context(_process(environment, "bench.proxy.bare", str(bare), url))
         proxy = stack.enter_context(_process(environment, *ours_command))
         assert proxy.stdout
         base = proxy.stdout.readline().decode().strip()
         _wait_for(bare)
         _wait_for(upstream)
-        yield Relays(f"http://127.0.0.1:{bare}", base)
+        pids = {"bare": relay.pid, "ours": proxy.pid}
+        yield Relays(f"http://127.0.0.1:{bare}", base, pids)
 
 
 @contextmanager
