@@ -89,9 +89,8 @@ async def _fill(url: str, number: int) -> None:
         await memory.idle()
 
 
-def _conversation(seed: int, turns: int, chunks: int = 1, gap: float = 0.0) -> list[Any]:
+def _conversation(language: Language, turns: int, chunks: int = 1, gap: float = 0.0) -> list[Any]:
     """Return the requests of a conversation, each with the whole history."""
-    language = Language(_SEED, seed)
     answer = "".join(f"word {place} " for place in range(chunks)) + "end."
     history: list[dict[str, str]] = []
     found: list[Any] = []
@@ -109,13 +108,13 @@ async def _first_bytes(run: Run, store: str, number: int, relays: Relays) -> lis
     """Ask both in turn: the same conversation, turn by turn."""
     added: list[float] = []
     found: dict[str, list[float]] = {"bare": [], "ours": []}
-    missing = 0
+    missing, language = 0, Language(_SEED, 1)
     before: dict[str, float] = {}
     bare, ours = await Connection(relays.bare).open(), await Connection(relays.ours).open()
     for place in range(-1, max(2, run.rounds)):  # the first one only loads what is needed
         run.progress(f"{store}: first bytes, round {place + 1}")
         before = before if place else {name: server_cpu([pid]) for name, pid in relays.pids.items()}
-        for turn, body in enumerate(_conversation(place, _TURNS)):
+        for turn, body in enumerate(_conversation(language, _TURNS)):
             both = {"bare": bare, "ours": ours}
             order = ["bare", "ours"] if turn % 2 else ["ours", "bare"]
             took = {name: await both[name].ask(body, f"bench-{place}") for name in order}
@@ -146,12 +145,13 @@ async def _many(run: Run, store: str, relays: Relays) -> list[Row]:
     number = _QUICK_PARALLEL if run.quick else _PARALLEL
     chunks, gap = (5, 0.02) if run.quick else (_CHUNKS, _GAP)
     rows: list[Row] = []
+    language = Language(_SEED, 2)
     group = f"{store}, {number} streams at the same time"
     for name, url in (("bare relay", relays.bare), ("proxy", relays.ours)):
         run.progress(f"{store}: {number} streams, {name}")
         connections = [await Connection(url).open() for _ in range(number)]
         asking = [
-            each.ask(_conversation(1000 + place, 1, chunks, gap)[0], f"many-{name[0]}-{place}")
+            each.ask(_conversation(language, 1, chunks, gap)[0], f"many-{name[0]}-{place}")
             for place, each in enumerate(connections)
         ]
         began = time.perf_counter()
