@@ -3,12 +3,11 @@
 import asyncio
 import os
 import platform
-import random
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,8 +16,11 @@ import httpx2
 import uvicorn
 
 from bench import Bar, Benchmark, Report, Row, Run
+from bench.corpus import SIZES
 from bench.measure import median
 from bench.proxy.client import Connection, Stream
+from bench.rates import server_cpu
+from bench.search import Language
 from keepthread import Memory, Message
 from keepthread.models.tokens import Estimator
 from servers import free_port
@@ -35,14 +37,15 @@ _CHUNKS, _GAP = 20, 0.05
 _MILLI = 1000.0
 _BARS = {"SQLite": 15.0, "PostgreSQL": 30.0}
 _SECONDS_TO_START = 120.0
-_TOPICS = 400
+_SEED = 7
 
 
 class Relays(NamedTuple):
-    """The base URLs of both."""
+    """The base URLs of both, and their processes."""
 
     bare: str
     ours: str
+    pids: Mapping[str, int]
 
 
 def measure(run: Run) -> Report:
@@ -68,44 +71,31 @@ async def _measured(run: Run, store: str, url: str) -> list[Row]:
 # --- what is stored and asked ---
 
 
-def _sentence(chance: random.Random) -> str:
-    """Return a sentence about a topic, as people write them: rare words among common ones."""
-    topic, other = chance.randrange(_TOPICS), chance.randrange(_TOPICS)
-    common = chance.choices(_WORDS, k=10)
-    return f"About topic{topic}: {' '.join(common)} and place{other} {chance.choice(_WORDS)}."
-
-
-_TEXT = """
-the train to a house with garden in winter was late because of snow on an old bridge near market
-where people buy bread and letters come by boat after dinner at seven
-"""
-_WORDS = _TEXT.split()
-
-
 async def _fill(url: str, number: int) -> None:
     """Store conversations of one owner."""
-    chance = random.Random(7)
+    language = Language(_SEED)
     async with Memory.open(url, counter=Estimator()) as memory:
         owner = memory.for_owner("default")
         for place in range(number // _EACH):
             session = await owner.session(f"old-{place}")
             await session.append(
                 *(
-                    Message(role="assistant" if turn % 2 else "user", content=_sentence(chance))
+                    Message(
+                        role="assistant" if turn % 2 else "user", content=language.text(SIZES[0])
+                    )
                     for turn in range(_EACH)
                 )
             )
         await memory.idle()
 
 
-def _conversation(seed: int, turns: int, chunks: int = 1, gap: float = 0.0) -> list[Any]:
+def _conversation(language: Language, turns: int, chunks: int = 1, gap: float = 0.0) -> list[Any]:
     """Return the requests of a conversation, each with the whole history."""
-    chance = random.Random(seed)
     answer = "".join(f"word {place} " for place in range(chunks)) + "end."
     history: list[dict[str, str]] = []
     found: list[Any] = []
     for _ in range(turns):
-        history = [*history, {"role": "user", "content": _sentence(chance)}]
+        history = [*history, {"role": "user", "content": language.question()}]
         found.append({"model": f"chunks-{chunks}-{gap:g}", "stream": True, "messages": history})
         history = [*history, {"role": "assistant", "content": answer}]
     return found
@@ -118,11 +108,13 @@ async def _first_bytes(run: Run, store: str, number: int, relays: Relays) -> lis
     """Ask both in turn: the same conversation, turn by turn."""
     added: list[float] = []
     found: dict[str, list[float]] = {"bare": [], "ours": []}
-    missing = 0
+    missing, language = 0, Language(_SEED, 1)
+    before: dict[str, float] = {}
     bare, ours = await Connection(relays.bare).open(), await Connection(relays.ours).open()
     for place in range(-1, max(2, run.rounds)):  # the first one only loads what is needed
         run.progress(f"{store}: first bytes, round {place + 1}")
-        for turn, body in enumerate(_conversation(place, _TURNS)):
+        before = before if place else {name: server_cpu([pid]) for name, pid in relays.pids.items()}
+        for turn, body in enumerate(_conversation(language, _TURNS)):
             both = {"bare": bare, "ours": ours}
             order = ["bare", "ours"] if turn % 2 else ["ours", "bare"]
             took = {name: await both[name].ask(body, f"bench-{place}") for name in order}
@@ -131,6 +123,8 @@ async def _first_bytes(run: Run, store: str, number: int, relays: Relays) -> lis
                 missing += took["ours"].memory != "recorded"
                 for name, each in took.items():
                     found[name].append(each.first)
+    spent = {name: server_cpu([pid]) - before[name] for name, pid in relays.pids.items()}
+    cpu = (spent["ours"] - spent["bare"]) / len(added)
     bare.close()
     ours.close()
     group = f"{store}, {number:,} messages of the owner"
@@ -139,6 +133,7 @@ async def _first_bytes(run: Run, store: str, number: int, relays: Relays) -> lis
         _row(group, "first byte, proxy, median", median(found["ours"])),
         _row(group, "added to the first byte, median", median(added), Bar(_BARS[store])),
         _row(group, "added to the first byte, p99", _percentile(added, 0.99)),
+        _row(group, "CPU of the proxy beside the bare relay, for a request", cpu),
         Row(group=group, name="requests without memory", value=missing, unit="requests"),
     ]
 
@@ -150,12 +145,13 @@ async def _many(run: Run, store: str, relays: Relays) -> list[Row]:
     number = _QUICK_PARALLEL if run.quick else _PARALLEL
     chunks, gap = (5, 0.02) if run.quick else (_CHUNKS, _GAP)
     rows: list[Row] = []
+    language = Language(_SEED, 2)
     group = f"{store}, {number} streams at the same time"
     for name, url in (("bare relay", relays.bare), ("proxy", relays.ours)):
         run.progress(f"{store}: {number} streams, {name}")
         connections = [await Connection(url).open() for _ in range(number)]
         asking = [
-            each.ask(_conversation(1000 + place, 1, chunks, gap)[0], f"many-{name[0]}-{place}")
+            each.ask(_conversation(language, 1, chunks, gap)[0], f"many-{name[0]}-{place}")
             for place, each in enumerate(connections)
         ]
         began = time.perf_counter()
@@ -205,13 +201,14 @@ def _relays(store: str, home: Path) -> Iterator[Relays]:
     ours_command = ("keepthread", "proxy", "--upstream", f"openai={url}", "--port", str(ours))
     with ExitStack() as stack:
         stack.enter_context(_process(environment, "bench.proxy.upstream", str(upstream)))
-        stack.enter_context(_process(environment, "bench.proxy.bare", str(bare), url))
+        relay = stack.enter_context(_process(environment, "bench.proxy.bare", str(bare), url))
         proxy = stack.enter_context(_process(environment, *ours_command))
         assert proxy.stdout
         base = proxy.stdout.readline().decode().strip()
         _wait_for(bare)
         _wait_for(upstream)
-        yield Relays(f"http://127.0.0.1:{bare}", base)
+        pids = {"bare": relay.pid, "ours": proxy.pid}
+        yield Relays(f"http://127.0.0.1:{bare}", base, pids)
 
 
 @contextmanager
