@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 Wire: TypeAlias = Literal["chat", "anthropic", "responses"]
+ReplyKind: TypeAlias = Literal["whole", "stream", "cut", "error"]
+KINDS: Final[Sequence[ReplyKind]] = ("whole", "stream", "cut", "error")
 PATHS: Final[Mapping[Wire, str]] = {
     "chat": "/chat/completions",
     "anthropic": "/messages",
@@ -20,7 +22,7 @@ _PIECES: Final = 4
 class Reply(NamedTuple):
     """How a request is answered."""
 
-    kind: Literal["whole", "stream", "cut", "error"]
+    kind: ReplyKind
     text: str
     delay: float = 0.0
     """Seconds before the first byte, and between the pieces of a stream."""
@@ -66,9 +68,7 @@ class Provider:
         with suppress(OSError):
             writer.close()
 
-    async def _reply(
-        self, writer: asyncio.StreamWriter, id: str, wire: Wire, reply: Reply
-    ) -> None:
+    async def _reply(self, writer: asyncio.StreamWriter, id: str, wire: Wire, reply: Reply) -> None:
         await asyncio.sleep(reply.delay)
         if reply.kind in ("whole", "error"):
             is_error = reply.kind == "error"
