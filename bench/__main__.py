@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench import ENOUGH_ROUNDS, Benchmark, Run
+from bench.cache import BENCHMARK as CACHE
 from bench.chat import BENCHMARK as CHAT
 from bench.context import BENCHMARK as CONTEXT
 from bench.growth import BENCHMARK as GROWTH
@@ -16,6 +17,7 @@ from bench.places import folders
 from bench.postgres import BENCHMARK as POSTGRES
 from bench.prefix import BENCHMARK as PREFIX
 from bench.process_memory import BENCHMARK as MEMORY
+from bench.proxy import BENCHMARK as PROXY
 from bench.recall import BENCHMARK as RECALL
 from bench.redis import BENCHMARK as REDIS
 from bench.report import as_json, as_table, status
@@ -28,6 +30,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         SPEED,
         CONTEXT,
         PREFIX,
+        CACHE,
         SEARCH,
         RECALL,
         LANGUAGES,
@@ -35,6 +38,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         POSTGRES,
         REDIS,
         HTTP,
+        PROXY,
         GROWTH,
         CHAT,
         MEMORY,

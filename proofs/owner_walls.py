@@ -145,6 +145,12 @@ VALUES: Final[Mapping[str, Value]] = {
     # all else
     "Session.append.messages": said,
     "Session.align.messages": lambda asker, rng: [said(asker, rng)],
+    "Session.add_answer.messages": said,
+    "Session.add_answer.after": always(1),
+    "hide_late": always(LEFT_OUT),
+    "Session.recall.key": always("turn"),
+    "Session.drop_addition.key": always("turn"),
+    "shown_from": maybe(always(1)),
     "Turn.append.messages": said,
     "system_prompt": maybe(always("Be brief.")),
     "title": maybe(always("A title")),

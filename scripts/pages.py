@@ -15,6 +15,7 @@ DOCS: Final = ROOT / "docs"
 
 TITLES: Final = {
     "plain_sdk": "A plain loop",
+    "proxy_chat": "Only another base URL",
     "langgraph_chat": "LangGraph",
     "openai_agents_chat": "OpenAI Agents SDK",
     "agno_chat": "Agno",

@@ -34,6 +34,7 @@ ALLOWED: Mapping[str, tuple[set[str], str]] = {
     # The HTTP server: handlers get an owner's memory from the caller's credential.
     "cli/commands/serve.py": ({"hold"}, "opens the memory that is served"),
     "cli/commands/mcp.py": ({"hold"}, "opens the memory that is served, and gives one owner's"),
+    "cli/commands/proxy.py": ({"hold"}, "opens the memory that is used, and gives one owner's"),
     "http/app.py": ({"hold"}, "builds the application over an open memory"),
     "http/caller.py": ({"hold"}, "makes the handle of the credential's tenant and owner"),
     "http/state.py": ({"hold"}, "keeps the memory of a worker, and gives that of a tenant"),

@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import httpx
@@ -22,6 +22,7 @@ from tests.weather import CITY, results_in
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+KEEPTHREAD = [sys.executable, "-m", "keepthread"]
 CHATS = ["plain_sdk", "langgraph_chat", "openai_agents_chat", "agno_chat"]
 
 
@@ -48,12 +49,14 @@ def environment(server: ScriptedServer) -> dict[str, str]:
     return {**os.environ, **own}
 
 
-def run(name: str, server: ScriptedServer, folder: Path, *questions: str) -> str:
+def run(
+    name: str, server: ScriptedServer, folder: Path, *questions: str, url: str | None = None
+) -> str:
     """Run an example in a folder of its own, and return what it prints."""
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / f"{name}.py"), *questions],
         cwd=folder,
-        env=environment(server),
+        env={**environment(server), "OPENAI_BASE_URL": url or server.openai},
         capture_output=True,
         text=True,
         timeout=100,
@@ -82,6 +85,40 @@ def test_a_chat_knows_in_another_process_what_was_meant(
     with_tool = ["user", "assistant", "tool", "assistant"]
     assert roles(tmp_path) == ["user", "assistant", *with_tool * 3]
     assert all("You are brief." in asked.system for asked in server.requests)
+
+
+@contextmanager
+def proxy(server: ScriptedServer, folder: Path) -> Iterator[str]:
+    """Run the memory proxy, and yield the base URL that it prints."""
+    home = {name: str(folder) for name in ("HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME")}
+    command = [*KEEPTHREAD, "proxy", "--port", "0", "--upstream", f"openai={server.openai}"]
+    with subprocess.Popen(
+        command, cwd=folder, env={**os.environ, **home}, stdout=subprocess.PIPE, text=True
+    ) as program:
+        try:
+            assert program.stdout
+            yield program.stdout.readline().strip()
+        finally:
+            program.terminate()
+
+
+def test_a_chat_without_memory_remembers_when_only_its_base_url_changes(
+    server: ScriptedServer, tmp_path: Path
+) -> None:
+    jakarta, tokyo = "What is the weather in Jakarta?", "How about Tokyo?"
+    told = "I looked it up. Jakarta: 14 degrees"
+    without = run("proxy_chat", server, tmp_path, jakarta, tokyo).splitlines()
+    assert without == [told, "About what?"]
+    with proxy(server, tmp_path) as url:
+        named = url.replace("/v1", "/s/weather/v1")
+        asked = [run("proxy_chat", server, tmp_path, each, url=named) for each in (jakarta, tokyo)]
+    assert asked == [told, "I looked it up. Tokyo: 29 degrees"]
+    with sync.Memory.open(f"sqlite:///{next(tmp_path.rglob('*.db'))}") as memory:
+        (session,) = [each for each in memory.list_sessions() if each.id.endswith("/weather")]
+        said = [message.role for message in memory.session(session.id).messages()]
+    assert said == ["user", "assistant", "tool", "assistant"] * 2
+    page = (ROOT / "docs" / "how-to" / "proxy.md").read_text()
+    assert [line for line in page.splitlines() if line in (*without, *asked)] == [*without, *asked]
 
 
 def test_a_tool_of_the_plain_loop_is_remembered(server: ScriptedServer, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "keepthread"
 
 MAX_ENTRIES = 18
-MAX_FILES = 440
+MAX_FILES = 460
 MIN_LINES = 40
 MAX_LINES = 500
 MAX_LATE_IMPORTS = 20

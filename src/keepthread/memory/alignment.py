@@ -5,9 +5,12 @@ has most of it already. New messages are appended, and those that the client no 
 hidden, as by `rewind`: an edited question, an answer that is generated again. Nothing is deleted.
 """
 
+import json
 import unicodedata
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from hashlib import sha256
 from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
@@ -41,6 +44,8 @@ class Aligned(NamedTuple):
     """The messages that are hidden now, because the client does not have them."""
     appended: Sequence[Message]
     """The messages that were new, as they are stored."""
+    last: int = 0
+    """The position in the log of the last given message; 0 if none was given."""
 
 
 class _Likeness(NamedTuple):
@@ -97,7 +102,56 @@ async def align(
             appended = await append(rest, known.head.messages) if rest else []
         except Stale:
             continue
-        return Aligned(len(match.known), tuple(hidden), tuple(appended))
+        if appended:
+            last = appended[-1].seq
+        else:
+            last = log[match.end - 1].seq if given and match.end else 0
+        return Aligned(len(match.known), tuple(hidden), tuple(appended), last)
+
+
+async def answer(
+    store: Store,
+    session: SessionKey,
+    after: int,
+    given: Sequence[Message],
+    append: Append,
+    *,
+    hide_late: bool,
+) -> list[Message]:
+    """Append an answer to the message at a position, and return it as stored.
+
+    If the log has it already, nothing is stored. An earlier answer to that message is hidden: the
+    client asked again. If the conversation has continued without the answer, it is stored, and
+    hidden with `hide_late`.
+    """
+    while True:
+        known = await read_ranges(store, session)
+        if stored := await store.find(session, ids=[message.id for message in given]):
+            return stored
+        later = await _shown(store, session, known.ranges, known.head.messages, after)
+        if [_likeness(m) for m in later[: len(given)]] == [_likeness(m) for m in given]:
+            return later[: len(given)]
+        is_late = known.ranges.hides(after) or any(m.role != "assistant" for m in later)
+        try:
+            if later and not is_late:
+                await hide_from(store, session, later[0].seq, REWOUND, known)
+            stored = await append(given, known.head.messages)
+        except Stale:
+            continue
+        if is_late and hide_late:
+            await _hide_stored(store, session, stored)
+        return stored
+
+
+async def _hide_stored(store: Store, session: SessionKey, stored: Sequence[Message]) -> None:
+    """Hide messages that were just stored, unless others followed them."""
+    while True:
+        known = await read_ranges(store, session)
+        if known.head.messages != stored[-1].seq:
+            return
+        with suppress(Stale):
+            await hide_from(store, session, stored[0].seq, REWOUND, known)
+            return
 
 
 def find_match(log: Sequence[Message], given: Sequence[Message]) -> Match:
@@ -155,6 +209,15 @@ def _as_summary(message: Message) -> Message:
     return replace(message, meta={**message.meta, _SUMMARY: True})
 
 
+def chain(messages: Iterable[Message], before: bytes = b"") -> bytes:
+    """Return a hash of messages as they are compared, which continues that of those before."""
+    for message in messages:
+        role, text, calls, _ = _likeness(message)
+        said = json.dumps((role, text, calls)).encode()
+        before = sha256(before + said).digest()
+    return before
+
+
 def normalized(text: str) -> str:
     """Return a text without what clients change: spaces, ends of lines, and composed letters."""
     return " ".join(unicodedata.normalize("NFC", text).split())
@@ -185,12 +248,11 @@ def _match_at(
 
 
 async def _shown(
-    store: Store, session: SessionKey, ranges: HiddenRanges, end: int
+    store: Store, session: SessionKey, ranges: HiddenRanges, end: int, after: int = 0
 ) -> list[Message]:
     """Return the messages that a client may have: not notes, and not calls of the program."""
     found: list[Message] = []
     own: set[str] = set()
-    after = 0
     while page := await store.read(session, after=after, until=end, limit=_PAGE):
         for message in page:
             if message.role == "assistant" and (message.source or "").startswith(TOOL_SOURCE):

@@ -16,7 +16,7 @@ from keepthread.memory.tool_cache import made_after
 from keepthread.memory.tool_calls import TOOL_SOURCE
 from keepthread.protocols import Progress, Store, TokenCounter
 from keepthread.stores.front import begin_again
-from keepthread.stores.kinds import BLOB_USE, FOLD, LEASE, MARKS, PIN, SYSTEM
+from keepthread.stores.kinds import ADDITION, BLOB_USE, FOLD, LEASE, MARKS, PIN, SYSTEM
 from keepthread.stores.records import forgotten_session
 from keepthread.stores.validation import check_count, check_id
 from keepthread.types import (
@@ -312,7 +312,7 @@ async def _copy_shelf(store: Store, source: SessionKey, target: SessionKey, end:
     turn = await current_turn(store, target)
     for record in await store.scan(Scope(session=source)):
         # A process works on the source, not on the copy; the copy refers to blobs already.
-        if record.kind in (LEASE, BLOB_USE):
+        if record.kind in (LEASE, BLOB_USE, ADDITION):
             continue
         value = record.value
         if entry := CacheEntry.of(record) if record.kind == TOOL else None:

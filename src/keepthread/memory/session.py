@@ -1,17 +1,25 @@
 """A session as programs use it: append, ask for a context, take turns, hide, fork, pin."""
 
-from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from keepthread.context.context import Context
 from keepthread.context.ids import derived_ids
 from keepthread.errors import InvalidInput, MessageNotFound, Stale
 from keepthread.memory import history as branching
-from keepthread.memory.alignment import Aligned, align
+from keepthread.memory.additions import (
+    AddedTo,
+    Addition,
+    drop_addition,
+    make_addition,
+    read_additions,
+)
+from keepthread.memory.alignment import Aligned, align, answer
 from keepthread.memory.conversation import Conversation
 from keepthread.memory.material import marks_of, newest_summary
+from keepthread.memory.messages import Messages
 from keepthread.memory.notes import add_note, add_provided
 from keepthread.memory.rebuild import Rebuilt, rebuild
 from keepthread.memory.summaries import Costs, costs_of
@@ -19,10 +27,9 @@ from keepthread.memory.tool_cache import Recorded
 from keepthread.memory.tool_calls import pair, text_of, tool_request
 from keepthread.memory.turn import Turn
 from keepthread.memory.why_log import Explanation
-from keepthread.protocols import Progress, Store
+from keepthread.protocols import Progress
 from keepthread.stores.kinds import COSTS, MARKS
 from keepthread.stores.records import forgotten_session
-from keepthread.stores.rows import check_positions
 from keepthread.stores.validation import check_count, check_id, check_message
 from keepthread.types import (
     JSON,
@@ -63,63 +70,6 @@ class Status(NamedTuple):
     def refusals(self) -> int:
         """Return how many answers of a model could not be used."""
         return self.costs.refused
-
-
-_PAGE: Final = 200
-"""Messages that are read at a time."""
-
-
-class Messages:
-    """The messages of a log: `async for message in …` reads pages, `await …` returns a list."""
-
-    def __init__(
-        self,
-        store: Store,
-        session: SessionKey,
-        after: int,
-        limit: int | None,
-        before: int | None = None,
-    ) -> None:
-        """Take what `Session.messages` was called with; nothing is read yet."""
-        check_positions(after=after, before=before, limit=limit)
-        self._store = store
-        self._session = session
-        self._after = after
-        self._limit = limit
-        self._before = before
-
-    def __await__(self) -> Generator[Any, None, list[Message]]:
-        """Return them as a list."""
-        return self.read().__await__()
-
-    async def __aiter__(self) -> AsyncGenerator[Message]:
-        """Yield them, reading a page at a time."""
-        # Messages that the body of the loop appends are left out: it would never end.
-        end = (await self._store.describe(self._session)).messages
-        after, left = self._after, self._limit
-        if self._before is not None:
-            end = min(end, self._before - 1)
-            if left is not None:  # a log has every position
-                after = max(after, end - left)
-        while left is None or left > 0:
-            size = _PAGE if left is None else min(left, _PAGE)
-            page = await self._store.read(self._session, after=after, until=end, limit=size)
-            for message in page:
-                yield message
-            if len(page) < size:
-                return
-            after = page[-1].seq
-            left = None if left is None else left - size
-
-    async def read(self) -> list[Message]:
-        """Return them as a list."""
-        if self._limit is None:
-            return [message async for message in self]
-        if self._before is None:
-            return await self._store.read(self._session, after=self._after, limit=self._limit)
-        return await self._store.tail(
-            self._session, limit=self._limit, before=self._before, after=self._after
-        )
 
 
 class Session:
@@ -170,6 +120,23 @@ class Session:
         compared = [texts.shortened(check_message(message)) for message in messages]
         given = [replace(message, id="") for message in messages]
         return await align(self._store, self.key, given, compared, self._append_at)
+
+    async def add_answer(
+        self, *messages: Message, after: int, hide_late: bool = True
+    ) -> list[Message]:
+        """Store the answer to the message at a position, and return it as stored.
+
+        For logs that `align` keeps; `after` is its `last`. An answer that the log has is not stored
+        again. An earlier one to that message is hidden, as the client asked again. If the
+        conversation has continued without the answer, it is stored and, with `hide_late`, hidden.
+        """
+        check_count(after, "after")
+        given = [replace(m, id=m.id or self._conversation.ids()) for m in messages]
+        if not given:
+            return []
+        return await answer(
+            self._store, self.key, after, given, self._append_at, hide_late=hide_late
+        )
 
     async def _append_at(self, messages: Sequence[Message], end: int) -> list[Message]:
         return await self.append(*messages, expect=end)
@@ -273,6 +240,25 @@ class Session:
         return await self._conversation.context(
             view, budget=budget, query=query, newest=newest, text=text
         )
+
+    async def recall(
+        self, key: str, query: str, *, budget: int, shown_from: int = 0
+    ) -> Addition | None:
+        """Return what the memory knows about a question, as a quotation to add to a prompt.
+
+        For programs that build prompts themselves; None if nothing is relevant. `key` names the
+        turn that the text is added to: a second call returns the same text. `shown_from` is the
+        first position of this session that the prompt shows. Earlier additions are not repeated.
+        """
+        return await make_addition(self._conversation, AddedTo(key, query, shown_from), budget)
+
+    async def additions(self) -> list[Addition]:
+        """Return what `recall` gave before; if a message in it was forgotten, it is gone."""
+        return await read_additions(self._conversation)
+
+    async def drop_addition(self, key: str) -> bool:
+        """Drop what `recall` gave for a turn, as the prompt was sent without it."""
+        return await drop_addition(self._conversation, key)
 
     async def full_text(self, message: Message | str) -> str:
         """Return all of a message's text, given the message or its id.

@@ -24,6 +24,8 @@ from keepthread.types import JSON, Choice, Record, Scope, Selection, SessionInfo
 
 IMPORTANT: Final = "important"
 RECALLED: Final = "recalled"
+ADDED: Final = "added"
+"""The view of an explanation of what was added to a prompt that somebody else built."""
 _PAUSE: Final = 0.02
 """Seconds before an explanation is written: the caller asks a model first."""
 _TIME: Final = 12
@@ -100,7 +102,7 @@ class ChoiceLog:
         self._ids = ids
         self._numbers = count()
         self._lock = threading.Lock()  # event loops may share it
-        self._waiting: dict[SessionKey, deque[tuple[str, Explanation, PromptSources]]] = {}
+        self._waiting: dict[SessionKey, deque[tuple[str, Explanation, PromptSources | None]]] = {}
 
     def note(self, session: SessionKey, view: str, why: Why, sources: PromptSources) -> None:
         """Write an explanation in the background."""
@@ -109,6 +111,15 @@ class ChoiceLog:
             waiting = self._waiting.setdefault(session, deque(maxlen=self.keep))
             waiting.append((self._key(), kept, sources))
         self._background.soon((WHY, session), lambda: self._write(session))
+
+    def note_addition(self, session: SessionKey, why: Why) -> None:
+        """Write what was added to a prompt that somebody else built, in the background."""
+        if self.keep:
+            kept = Explanation(view=ADDED, at=self._clock(), turn=0, why=why)
+            with self._lock:
+                waiting = self._waiting.setdefault(session, deque(maxlen=self.keep))
+                waiting.append((self._key(), kept, None))
+            self._background.soon((WHY, session), lambda: self._write(session))
 
     async def newest(self, session: SessionKey, limit: int) -> list[Explanation]:
         """Return explanations, newest first, including those that are being written."""
@@ -135,10 +146,12 @@ class ChoiceLog:
                 await self._store.drop(scope, WHY, old.key)
 
     async def _put(
-        self, scope: Scope, key: str, account: Explanation, sources: PromptSources
+        self, scope: Scope, key: str, account: Explanation, sources: PromptSources | None
     ) -> None:
         """Write one explanation; its digests cover nothing that was erased in the meantime."""
         for _ in range(_TRIALS):
+            if sources is None:
+                break
             references, epochs = await self._referenced(scope.session, sources)
             value = stored(account, references)
             try:

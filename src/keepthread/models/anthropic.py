@@ -136,6 +136,10 @@ class MessageStreamParser:
         given = (usage or {}).items()
         self._usage |= {name: count_of(value) for name, value in given if value is not None}
 
+    def items(self) -> list[dict[str, Any]]:
+        """Return the blocks as they are sent back; raise `ValueError` if a call was cut short."""
+        return [block.item() for block in self._blocks]
+
     def reply(self) -> Reply:
         """Return the whole answer."""
         called = [block for block in self._blocks if block.kind == "tool_use"]
@@ -208,7 +212,7 @@ class _Block:
         """Return the block as it is sent back."""
         texts = {field: pieces.text for field, pieces in self._added.items()}
         kept = {name: value for name, value in {**self.given, **texts}.items() if name != _JSON}
-        if self.kind == "tool_use":
+        if self.kind == "tool_use" or _JSON in texts:
             kept["input"] = json.loads(self.arguments)
         return {name: value for name, value in kept.items() if value is not None}
 

@@ -33,6 +33,8 @@ WHY: Final = "why"
 """An explanation of a context."""
 WHY_KEY: Final = "why_key"
 """The random key of the digests in explanations; owners have one as well, for their facts."""
+ADDITION: Final = "addition"
+"""A quotation that was added to a turn of a prompt; made of the messages that it quotes."""
 LEASE: Final = "lease"
 """A process works on a task until this time."""
 
@@ -62,7 +64,7 @@ VECTORS: Final = "vectors"
 PRUNED: Final = "pruned"
 """When idle sessions were last deleted automatically."""
 
-UNDER_WAY: Final = frozenset((LEASE, FORGET, VECTORS, PRUNED, BLOB_UPLOAD, BLOB_USE))
-"""Kinds about work in one store; copies leave them out."""
+UNDER_WAY: Final = frozenset((LEASE, FORGET, VECTORS, PRUNED, BLOB_UPLOAD, BLOB_USE, ADDITION))
+"""Kinds about work in one store; copies leave them out. Additions keep prompts as they were."""
 NOT_IN_FILES: Final = UNDER_WAY | {RECEIPT}
 """Kinds that exports leave out and imports refuse: a file proves nothing about this store."""

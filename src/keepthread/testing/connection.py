@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from keepthread.testing.play import Play
 from keepthread.testing.script import Gate, Received, Say
-from keepthread.testing.wires import Stream, as_json, asking
+from keepthread.testing.wires import Refused, Stream, as_json, asking, openai_responses_answer
 from keepthread.types import Wire
 
 _LOOK: Final = 0.02
@@ -87,6 +87,9 @@ class RequestHandler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._answer(b"")
 
+    def do_DELETE(self) -> None:
+        self._answer(b"")
+
     def do_POST(self) -> None:
         length = self.headers.get("Content-Length", "")
         if length.isdecimal() and int(length) <= _MOST_BYTES:
@@ -97,9 +100,7 @@ class RequestHandler(BaseHTTPRequestHandler):
             return self.play.drop()  # the client left before it had sent its request
         self.close_connection = True  # the rest is not read
         status = 413 if length.isdecimal() else 411
-        return self._refuse(
-            self._wire(), asking.Refused(status, "a length of up to 32 MB must be given")
-        )
+        return self._refuse(self._wire(), Refused(status, "a length of up to 32 MB must be given"))
 
     # --- what is asked ---
 
@@ -116,10 +117,15 @@ class RequestHandler(BaseHTTPRequestHandler):
         wire, path, headers = self._wire(), self._path(), self._headers()
         try:
             asking.check_key(wire, headers, self.play.key)
+            if asking.is_kept(path):
+                query = self.path.partition("?")[2]
+                return self._whole(_PLAIN, self.play.kept.answer(self.command, path, query), wire)
+            if self.command == "DELETE":
+                raise Refused(404, f"Invalid URL (DELETE {path})")
             if self.command == "GET":
                 return self._list_models(path, wire)
             asked, say = self.play.answer(path, headers, body)
-        except asking.Refused as refusal:
+        except Refused as refusal:
             return self._refuse(wire, refusal)
         try:
             self._say(say, asked)
@@ -148,21 +154,28 @@ class RequestHandler(BaseHTTPRequestHandler):
             self._stand_at(say.hold)
         answers, number = asking.ANSWERS[asked.wire], next(self.numbers)
         failed = say.status != 200 and (say.fails_after is None or not asked.streams)
+        breaks = say.cut_after is not None or say.unfinished or say.fails_after is not None
+        if asked.wire == "openai-responses" and not failed and not breaks:
+            # First: a client may continue a response as soon as it has read its last event.
+            self.play.kept.keep(asked, openai_responses_answer.finished(say, asked, number))
         if failed:
             message = say.message or f"the script says {say.status}"
             self._whole(say, answers.error(say.status, message), asked.wire)
         elif asked.streams:
             stream = answers.stream(say, asked, number)
             if say.fails_after is not None:
-                failure = answers.error_event(say.status, say.message)
-                stream = Stream(stream.opening, stream.pieces[: say.fails_after], failure)
+                pieces = stream.pieces[: say.fails_after]
+                said = b"".join([stream.opening, *pieces]).count(b"\n\n")
+                failure = answers.error_event(say.status, say.message, said)
+                stream = Stream(stream.opening, pieces, failure)
             self._stream(say, stream, asked.wire)
         else:
             self._whole(say, answers.whole(say, asked, number), asked.wire)
 
-    def _refuse(self, wire: Wire, refusal: asking.Refused) -> None:
+    def _refuse(self, wire: Wire, refusal: Refused) -> None:
         self.play.refuse(refusal.message)
         error = asking.ANSWERS[wire].error(refusal.status, refusal.message)
+        error = {**error, "error": {**error["error"], **refusal.fields}}
         self._whole(_PLAIN._replace(status=refusal.status), error, wire)
 
     def _whole(self, say: Say, answer: Mapping[str, Any], wire: Wire) -> None:

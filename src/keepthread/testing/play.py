@@ -4,7 +4,8 @@ import threading
 from collections.abc import Iterable, Mapping
 
 from keepthread.testing.script import Line, Received, Say, spoken
-from keepthread.testing.wires import asking
+from keepthread.testing.wires import Refused, asking
+from keepthread.testing.wires.openai_responses_kept import KeptResponses
 
 
 class Play:
@@ -32,6 +33,8 @@ class Play:
         """The faults of the refused requests."""
         self.dropped = 0
         """How many clients left in the middle of an answer."""
+        self.kept = KeptResponses()
+        """The responses that OpenAI's Responses API keeps."""
         self.closing = threading.Event()
         self._script = iter(tuple(script))
         self._otherwise = otherwise
@@ -59,6 +62,8 @@ class Play:
     def answer(self, path: str, headers: Mapping[str, str], body: bytes) -> tuple[Received, Say]:
         """Return a request and its answer; raise the provider's error for an invalid one."""
         asked = asking.read(path, headers, body)
+        if asked.wire == "openai-responses":
+            asked = asked._replace(earlier=self.kept.earlier(asked.body))
         asking.check(asked, self.models)
         with self._news:
             self.requests.append(asked)
@@ -66,11 +71,11 @@ class Play:
             line = next(self._script, self._otherwise)
             self._news.notify_all()
         if line is None:
-            raise asking.Refused(500, f"the script is at its end; this is request {number}")
+            raise Refused(500, f"the script is at its end; this is request {number}")
         try:
             return asked, spoken(line, asked)
         except Exception as error:
-            raise asking.Refused(500, f"a line of the script failed: {error!r}") from error
+            raise Refused(500, f"a line of the script failed: {error!r}") from error
 
     def refuse(self, why: str) -> None:
         """Record the faults of a request."""

@@ -11,7 +11,11 @@ from keepthread.types import ToolCall, Usage, Wire
 
 _WORDS: Final = re.compile(r"\s*\S+|\s+")
 _ARGUMENTS: Final = 8
-_SILENT: Final = {"type", "role", "id", "tool_use_id", "tool_call_id", "cache_control", "signature"}
+_SILENT: Final = {
+    *("type", "role", "id", "tool_use_id", "tool_call_id", "call_id", "cache_control"),
+    *("signature", "encrypted_content", "status"),
+}
+_TEXTS: Final = ("text", "input_text", "output_text")
 
 
 class Gate:
@@ -38,11 +42,12 @@ class Say(NamedTuple):
     text: str = ""
     tool_calls: Sequence[ToolCall] = ()
     thinking: str = ""
-    """The model's thoughts before the answer; only Anthropic's API has them."""
+    """The model's thoughts before the answer; OpenAI's chat completions do not have them."""
     usage: Usage | None = None
     """Its usage; if None, a token for four characters."""
     finish: str | None = None
-    """stop, length, tool_calls or content_filter, for every API; None derives it."""
+    """stop, length, tool_calls or content_filter, for every API; None derives it. OpenAI's
+    Responses can also answer that the response has `failed`, with the status 200."""
     pieces: int | None = None
     """Number of pieces in which a stream sends the text; if None, word by word."""
     first_after: float = 0.0
@@ -59,7 +64,7 @@ class Say(NamedTuple):
     """A stream sends every piece and ends normally, but without its closing events."""
     status: int = 200
     message: str = ""
-    """The error message, if the status is not 200."""
+    """The error message, if the status is not 200 or the response has failed."""
     headers: Mapping[str, str] = {}
     """Such as `Retry-After`."""
     fails_after: int | None = None
@@ -74,6 +79,10 @@ class Received(NamedTuple):
     headers: Mapping[str, str]
     """By their names in lower case."""
     body: Mapping[str, Any]
+    raw: bytes = b""
+    """The body as it was sent."""
+    earlier: Sequence[Mapping[str, Any]] = ()
+    """Items that OpenAI's Responses keep: of `previous_response_id`, or of `conversation`."""
 
     @property
     def streams(self) -> bool:
@@ -81,23 +90,33 @@ class Received(NamedTuple):
         return self.body.get("stream") is True
 
     @property
+    def messages(self) -> Sequence[Mapping[str, Any]]:
+        """Return the history that the model was given, in the form of the API."""
+        if self.wire != "openai-responses":
+            return self.body["messages"]
+        given: Any = self.body.get("input", ())
+        if isinstance(given, str):
+            given = ({"role": "user", "content": given},)
+        return (*self.earlier, *given)
+
+    @property
     def system(self) -> str:
         """Return the system prompt, from the field that the API uses."""
         if self.wire == "anthropic":
             return _text(self.body.get("system", ""))
-        said = (m for m in self.body["messages"] if m["role"] in ("system", "developer"))
-        return "\n\n".join(_text(message["content"]) for message in said)
+        said = [m["content"] for m in self.messages if m.get("role") in ("system", "developer")]
+        return "\n\n".join(map(_text, [*filter(None, [self.body.get("instructions")]), *said]))
 
     @property
     def text(self) -> str:
         """Return the text of the last user message."""
-        said = [_text(m["content"]) for m in self.body["messages"] if m["role"] == "user"]
+        said = [_text(m["content"]) for m in self.messages if m.get("role") == "user"]
         return next((text for text in reversed(said) if text), "")
 
     @property
     def context(self) -> str:
         """Return all texts that the model was given."""
-        return "\n".join(_strings([self.system, self.body["messages"]]))
+        return "\n".join(_strings([self.system, *self.messages]))
 
 
 Line: TypeAlias = str | Say | Callable[[Received], "str | Say"]
@@ -132,7 +151,7 @@ def input_of(call: ToolCall) -> Any:
 
 
 def _usage(asked: Received, say: Say) -> Usage:
-    heard = sum(len(text) for text in _strings([asked.system, asked.body["messages"]]))
+    heard = sum(len(text) for text in _strings([asked.system, *asked.messages]))
     called = sum(len(call.name + call.arguments) for call in say.tool_calls)
     return Usage(input=heard // 4, output=(len(say.thinking) + len(say.text) + called) // 4)
 
@@ -141,7 +160,7 @@ def _text(content: Any) -> str:
     """Return the text of a message, plain or in parts."""
     if isinstance(content, str):
         return content
-    return "\n".join(part["text"] for part in content or () if part.get("type") == "text")
+    return "\n".join(part["text"] for part in content or () if part.get("type") in _TEXTS)
 
 
 def _strings(value: Any) -> list[str]:

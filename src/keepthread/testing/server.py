@@ -1,8 +1,8 @@
 """A server on this machine that speaks the APIs of providers, and answers from a script.
 
-It supports OpenAI's chat completions and Anthropic's messages, checks each request as strictly as
-the provider does, and answers with the lines of a script: whole or in a stream, slowly, with an
-error, or incompletely. As a program it serves until it is stopped:
+It supports OpenAI's chat completions and Responses, and Anthropic's messages. It checks each
+request as strictly as the provider does, and answers with the lines of a script: whole or in a
+stream, slowly, with an error, or incompletely. As a program it serves until it is stopped:
 
     python -m keepthread.testing.server --port 8080 --script lines.json --echo
 """

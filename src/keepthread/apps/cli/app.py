@@ -50,6 +50,9 @@ GROUPS: Final[Mapping[str, Mapping[str, Listed]]] = {
     },
     "Serve": {
         "serve": Listed("serve", "serve", "Serve the memory over HTTP, until Ctrl-C."),
+        "proxy": Listed(
+            "proxy", "proxy", "Give memory to programs that only change their base URL."
+        ),
         "keys": Listed(
             "keys",
             "keys",

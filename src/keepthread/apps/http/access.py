@@ -18,6 +18,7 @@ from starlette.datastructures import MutableHeaders
 from keepthread.apps.http.caller import ROUTE, identity_of
 from keepthread.apps.http.json_input import ClientGone
 from keepthread.apps.http.problems import problem_of
+from keepthread.apps.http.proxy import error_response, is_proxied
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -86,8 +87,10 @@ class _Answer:
 
 
 async def _respond(error: Exception, scope: "Scope", receive: "Receive", answer: _Answer) -> None:
+    problem = problem_of(error)
+    response = error_response(scope, problem) if is_proxied(scope) else problem.response()
     try:
-        await problem_of(error).response()(scope, receive, answer.send)
+        await response(scope, receive, answer.send)
     except OSError:
         answer.status = None  # the client is gone
 

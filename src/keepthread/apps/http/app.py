@@ -17,6 +17,7 @@ from keepthread.apps.http.mcp import add_mcp
 from keepthread.apps.http.metrics import RequestSpans
 from keepthread.apps.http.origins import Origins
 from keepthread.apps.http.problems import Problem
+from keepthread.apps.http.proxy import ProxyKeys, add_proxy
 from keepthread.apps.http.routes import add_routes
 from keepthread.apps.http.settings import HttpSettings
 from keepthread.apps.http.state import WorkerState
@@ -56,9 +57,11 @@ def create_app(
     app.include_router(router)
     add_routes(app)
     add_mcp(app)
+    add_proxy(app)
     _add_layers(app, state, count)
     if tracer is not None:
         app.add_middleware(RequestSpans, tracer=tracer)
+    app.add_middleware(ProxyKeys)  # last, so that no other layer sees a key in a path
     return app
 
 

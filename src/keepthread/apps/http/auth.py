@@ -2,7 +2,8 @@
 
 It is a layer around all routes. A path that is not in `PUBLIC` needs a credential, also one that
 does not exist, so a new route cannot be forgotten. The credential is the header `Authorization`
-and nothing else: a key in an address would end up in logs and histories.
+and nothing else: a key in an address would end up in logs and histories. Only clients of the proxy,
+whose `Authorization` is the provider's, may have it in the path or in `Keepthread-Key`.
 """
 
 from dataclasses import replace
@@ -13,6 +14,7 @@ from keepthread.apps.http.caller import OWNER_HEADER, Identity, identify, unauth
 from keepthread.apps.http.keys import SharedKeyReads, check_key
 from keepthread.apps.http.mcp import METADATA_PATHS, with_metadata
 from keepthread.apps.http.problems import Problem
+from keepthread.apps.http.proxy import is_proxied, proxy_key
 from keepthread.apps.http.state import WorkerState
 from keepthread.apps.http.tokens import Tokens
 from keepthread.stores.validation import check_id
@@ -30,6 +32,10 @@ _INVALID: Final = (
 _MISSING: Final = (
     "This needs a credential: send the header `Authorization: Bearer kt_…`;"
     " `keepthread keys create` makes a key."
+)
+_MISSING_IN_PATH: Final = (
+    "This needs a key of keepthread: use the base URL `/proxy/k/KEY/v1`, or send the header"
+    " `Keepthread-Key`; `keepthread keys create --scope proxy` makes a key."
 )
 
 
@@ -73,6 +79,10 @@ class Authentication:
 
 
 def _credential(scope: "Scope") -> str:
+    if is_proxied(scope):
+        if not (key := proxy_key(scope)):
+            raise unauthenticated("unauthenticated", _MISSING_IN_PATH)
+        return key
     scheme, _, text = (_one_header(scope, "Authorization") or "").partition(" ")
     if scheme.lower() != "bearer" or not text.strip():
         raise unauthenticated("unauthenticated", _MISSING)

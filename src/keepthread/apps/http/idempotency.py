@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.responses import Response
 
 from keepthread.apps.http.caller import IDEMPOTENCY_HEADER, Caller, Identity, identity_of
-from keepthread.apps.http.json_input import body_of
+from keepthread.apps.http.json_input import PASSED_PATHS, body_of
 from keepthread.apps.http.problems import Problem
 from keepthread.apps.http.settings import MIB
 from keepthread.apps.http.state import WorkerState
@@ -76,7 +76,8 @@ class Idempotency:
         key = _key(scope) if identity else None
         body = body_of(scope) if key else None
         # A body that streams is a blob, which is stored once by its content.
-        if identity is None or key is None or body is None or scope["path"] == _NAMED:
+        is_ours = scope["path"] != _NAMED and not scope["path"].startswith(PASSED_PATHS)
+        if identity is None or key is None or body is None or not is_ours:
             await self._app(scope, receive, send)
             return
         request = _request(identity, key)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 RAW_PATHS: Final = ("/v1/blobs",)
 """Where a body is bytes of any media type, also JSON, which is stored and not read."""
+PASSED_PATHS: Final = ("/proxy/",)
+"""Where a body belongs to another API, and is relayed byte by byte."""
 _JSON: Final = frozenset({"application/json", "application/merge-patch+json"})
 _BODY: Final = "keepthread_body"
 
@@ -37,6 +39,10 @@ class JsonInput:
         """Check the body of one request."""
         if scope["type"] != "http" or not _has_body(scope):
             await self._app(scope, receive, send)
+            return
+        if scope["path"].startswith(PASSED_PATHS):
+            most = self._declared(scope, self._settings.max_upload)
+            await self._app(scope, _counted(receive, most), send)
             return
         if _header(scope, b"content-encoding") not in ("", "identity"):
             raise Problem(

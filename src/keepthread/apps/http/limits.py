@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from keepthread.apps.http.caller import identity_of
+from keepthread.apps.http.json_input import PASSED_PATHS
 from keepthread.apps.http.problems import Problem
 from keepthread.apps.http.settings import KIB, HttpSettings
 
@@ -45,6 +46,7 @@ class Deadlines:
         settings = self._settings
         began = asyncio.get_running_loop().time()
         received, complete, started = 0, False, False
+        is_relayed = scope["path"].startswith(PASSED_PATHS)
 
         async def timed_receive() -> "Message":
             nonlocal received, complete
@@ -53,7 +55,9 @@ class Deadlines:
                 received += len(message.get("body", b""))
                 complete = not message.get("more_body", False)
                 if not started:
-                    limit.reschedule(began + settings.deadline + received / _SLOWEST)
+                    end = began + settings.deadline + received / _SLOWEST
+                    # A provider may think for minutes; the proxy has timeouts of its own.
+                    limit.reschedule(None if complete and is_relayed else end)
             return message
 
         async def timed_send(message: "Message") -> None:

@@ -98,6 +98,10 @@ OWN: Final[Mapping[str, tuple[int, str]]] = {
     "rate_limited": (429, "The key sends too many requests; wait as `Retry-After` says."),
     "too_many_requests": (429, "The key has too many requests open."),
     "internal_error": (500, "The server failed."),
+    "proxy_not_installed": (
+        501,
+        "The server has no memory proxy; its operator installs keepthread[server].",
+    ),
     "mcp_not_installed": (501, "The server has no MCP SDK; its operator installs keepthread[mcp]."),
     "overloaded": (503, "The server has as many requests as it takes."),
     "stopping": (503, "The server is stopping; send requests to another worker."),

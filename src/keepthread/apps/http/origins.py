@@ -57,10 +57,10 @@ class Origins:
     def _knows(self, hosts: list[str]) -> bool:
         if len(hosts) != 1:
             return False
-        return self._settings.any_host or _name(hosts[0]) in self._settings.hosts
+        return self._settings.any_host or host_name(hosts[0]) in self._settings.hosts
 
 
-def _name(host: str) -> str:
+def host_name(host: str) -> str:
     """Return a host without its port, in lower case."""
     if host.startswith("["):
         return (host.partition("]")[0] + "]").lower()

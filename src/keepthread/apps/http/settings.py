@@ -1,10 +1,11 @@
 """The settings of the server: what it accepts, how much of it, and whose tokens it trusts."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Final
 
+from keepthread.apps.proxy.settings import ProxySettings
 from keepthread.errors import InvalidInput
 
 KIB: Final = 1024
@@ -79,6 +80,8 @@ class HttpSettings:
     """Seconds from the first byte of a request until its response begins."""
     send_timeout: float = 60.0
     """Seconds that a client may take to accept a part of a response."""
+    proxy: ProxySettings = field(default_factory=ProxySettings)
+    """Where the memory proxy sends requests."""
     audit_days: int = 365
     """Days for which the audit log is kept; at least 30."""
     stop_delay: float = 0.0

@@ -69,6 +69,7 @@ class WorkerState:
         self._feeds: dict[str, TenantFeed] = {}
         self._cursor_key = b""
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._closing: list[Callable[[], Coroutine[Any, Any, None]]] = []
 
     async def prepare(self) -> None:
         """Load what every request needs, once; raise if the store cannot be read."""
@@ -119,7 +120,13 @@ class WorkerState:
         if not task.cancelled():
             task.exception()  # nobody else may ask, and asyncio would log its text
 
+    def at_end(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Have something closed when the worker ends."""
+        self._closing.append(close)
+
     async def finish(self) -> None:
         """Wait for work that outlived its request, for as long as a shutdown may take."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self.settings.drain)
+        while self._closing:
+            await self._closing.pop()()

@@ -1,12 +1,13 @@
 """OpenAI's responses."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from keepthread.context.wires.common import EMPTY, Image, WireTurn, system_text, turns
 from keepthread.context.wires.parsing import (
     Item,
+    compact,
     has_only,
     items_of,
     joined,
@@ -91,8 +92,8 @@ def from_openai_responses(items: Iterable[Any], *, provider: str = "") -> list[M
 
 def _message(item: Item) -> Message | None:
     """Return a message that no model wrote; None if one did."""
-    if item.get("type") == "function_call_output":
-        text, attached = _shown(item, "output")
+    if str(item.get("type")).endswith("_call_output") and "call_id" in item:
+        text, attached = _returned(item)
         id = text_field(item, "call_id")
         return Message(role="tool", content=text, tool_call_id=id, attachments=tuple(attached))
     role = item.get("role")
@@ -116,6 +117,16 @@ def _shown(item: Item, field: str) -> tuple[str, list[Attachment]]:
     return ("" if attached and text == EMPTY else text), attached
 
 
+def _returned(item: Item) -> tuple[str, list[Attachment]]:
+    """Return the result of a call; tools of the provider may return an object."""
+    output = item.get("output")
+    if not isinstance(output, Mapping):
+        return _shown(item, "output")
+    if image := text_field(cast("Item", output), "image_url", ""):
+        return "", [picture(image)]
+    return compact(output), []
+
+
 def _attachment(part: Item) -> Attachment:
     kind = part.get("type")
     if kind == "input_image" and part.get("image_url"):
@@ -126,6 +137,17 @@ def _attachment(part: Item) -> Attachment:
         found = picture(uri, "" if kind == "input_image" else "application/octet-stream")
         return replace(found, name=text_field(part, "filename", ""))
     raise unknown(part)
+
+
+def _call(item: Item) -> ToolCall:
+    """Return a call of another kind: a custom tool has an input, a shell has an action."""
+    kind = text_field(item, "type").removesuffix("_call")
+    arguments = item.get("input", item.get("action"))
+    return ToolCall(
+        id=text_field(item, "call_id"),
+        name=text_field(item, "name", kind),
+        arguments=arguments if isinstance(arguments, str) else compact(arguments or {}),
+    )
 
 
 def _answered(items: Sequence[Item], provider: str) -> list[Message]:
@@ -140,6 +162,9 @@ def _answered(items: Sequence[Item], provider: str) -> list[Message]:
             name, id = text_field(item, "name"), text_field(item, "call_id")
             calls.append(ToolCall(id=id, name=name, arguments=text_field(item, "arguments", "")))
             known &= has_only(item, "type", "call_id", "name", "arguments")
+        elif str(item.get("type")).endswith("_call") and "call_id" in item:
+            calls.append(_call(item))
+            known = False
         elif item.get("role") == "assistant":
             parts = parts_of(item)
             said = (

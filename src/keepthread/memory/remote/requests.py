@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 
 from keepthread.context.context import Context
 from keepthread.context.why import Why
+from keepthread.memory.messages import Messages
 from keepthread.memory.remote.connection import (
     OWNER_HEADER,
     ApiRequest,
@@ -15,7 +16,6 @@ from keepthread.memory.remote.connection import (
     segment,
 )
 from keepthread.memory.remote.values import from_json
-from keepthread.memory.session import Messages
 from keepthread.stores.codec import encode, new_id
 from keepthread.stores.rows import check_positions
 from keepthread.stores.validation import check_count, check_id, check_message, check_text

@@ -4,8 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from keepthread.context.context import Context
-from keepthread.errors import InvalidInput, NotFound
+from keepthread.errors import InvalidInput, NotFound, Unsupported
+from keepthread.memory.additions import Addition
 from keepthread.memory.alignment import Aligned
+from keepthread.memory.messages import Messages
 from keepthread.memory.rebuild import PromptChange, Rebuilt
 from keepthread.memory.remote.connection import given, segment
 from keepthread.memory.remote.requests import (
@@ -18,7 +20,7 @@ from keepthread.memory.remote.requests import (
 )
 from keepthread.memory.remote.turn import RemoteTurn
 from keepthread.memory.remote.values import from_json
-from keepthread.memory.session import Messages, Session, Status
+from keepthread.memory.session import Session, Status
 from keepthread.memory.turn import Turn
 from keepthread.memory.why_log import Explanation
 from keepthread.protocols import Progress
@@ -62,6 +64,29 @@ class RemoteSession(Session):
         body: dict[str, JSON] = {"messages": [message_body(each) for each in messages]}
         done = await self._requests.json("POST", "/messages/align", body, once=True)
         return from_json(Aligned, done)
+
+    async def add_answer(
+        self, *messages: Message, after: int, hide_late: bool = True
+    ) -> list[Message]:
+        """Raise `Unsupported`: a log that `align` keeps is kept where the store is opened."""
+        del messages, after, hide_late
+        raise _not_over_http()
+
+    async def recall(
+        self, key: str, query: str, *, budget: int, shown_from: int = 0
+    ) -> Addition | None:
+        """Raise `Unsupported`: prompts are added to where the store is opened."""
+        del key, query, budget, shown_from
+        raise _not_over_http()
+
+    async def additions(self) -> list[Addition]:
+        """Raise `Unsupported`; see `recall`."""
+        raise _not_over_http()
+
+    async def drop_addition(self, key: str) -> bool:
+        """Raise `Unsupported`; see `recall`."""
+        del key
+        raise _not_over_http()
 
     def turn(
         self,
@@ -282,3 +307,7 @@ class RemoteSession(Session):
         """Return the newest values of a list that the server shows one page of."""
         size = min(check_count(limit, "limit"), PAGE)
         return await self._requests.page(kind, "GET", path, query={"limit": size}) if size else []
+
+
+def _not_over_http() -> Unsupported:
+    return Unsupported("this is done where the store is opened, such as in a proxy; not over HTTP")

@@ -9,7 +9,7 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeGuard
 from urllib.parse import urlsplit
 
@@ -18,6 +18,19 @@ PLAIN_ID: Final = re.compile(r"[a-zA-Z0-9_-]+")
 IMAGES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
 MOST_DEPTH: Final = 100
 """Parsers in front of the models give up on deeper JSON ("recursion limit exceeded" at 128)."""
+
+
+class Refused(Exception):
+    """A provider's answer to an invalid request."""
+
+    def __init__(
+        self, status: int, message: str, fields: Mapping[str, str | None] | None = None
+    ) -> None:
+        """Take the status, the message, and fields of the error that differ from the usual."""
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.fields = fields or {}
 
 
 class Stream(NamedTuple):

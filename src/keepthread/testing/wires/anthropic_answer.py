@@ -66,7 +66,7 @@ def error(status: int, message: str) -> Mapping[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": message}}
 
 
-def error_event(status: int, message: str) -> bytes:
+def error_event(status: int, message: str, _number: int = 0) -> bytes:
     """Return what an error in the middle of a stream looks like."""
     return _event("error", error=error(status, message)["error"])
 

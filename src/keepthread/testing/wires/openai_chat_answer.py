@@ -58,7 +58,7 @@ def error(status: int, message: str) -> Mapping[str, Any]:
     return {"error": {"message": message, "type": kind, "param": None, "code": _CODES.get(status)}}
 
 
-def error_event(status: int, message: str) -> bytes:
+def error_event(status: int, message: str, _number: int = 0) -> bytes:
     """Return what an error in the middle of a stream looks like."""
     return _event(error(status, message))
 

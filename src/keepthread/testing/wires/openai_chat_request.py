@@ -77,7 +77,7 @@ MESSAGE: Final = {
 
 def check(request: dict[str, Any]) -> list[str]:
     """Return what the server would refuse; nothing if it accepts."""
-    problems = _fields(request, RULES, "")
+    problems = field_problems(request, RULES, "")
     if "model" not in request:
         problems.append("you must provide a 'model' parameter")
     problems = problems or openai_chat.check(request) or _tools(request)
@@ -90,7 +90,10 @@ def check(request: dict[str, Any]) -> list[str]:
     ]
 
 
-def _fields(values: Mapping[str, Any], rules: Mapping[str, fields.FieldRule], at: str) -> list[str]:
+def field_problems(
+    values: Mapping[str, Any], rules: Mapping[str, fields.FieldRule], at: str
+) -> list[str]:
+    """Return the unknown and the invalid fields of an object, in OpenAI's words."""
     strange = fields.unknown(values, rules)
     # “Unrecognized request argument supplied: foo”
     problems = [f"Unknown parameter: '{at}{name}'." for name in strange]
@@ -126,7 +129,7 @@ def _stream(request: dict[str, Any]) -> list[str]:
         return []
     if not request.get("stream"):
         return ["The 'stream_options' parameter is only allowed when 'stream' is enabled."]
-    return _fields(options, STREAMING, "stream_options.")
+    return field_problems(options, STREAMING, "stream_options.")
 
 
 def _tools(request: dict[str, Any]) -> list[str]:
@@ -146,8 +149,8 @@ def _tool(tool: Any, where: str) -> list[str]:
     function = tool.get("function") if is_object(tool) else None
     if not is_object(function) or tool.get("type") != "function":
         return [f"Missing required parameter: '{where}.function', of type 'function'"]
-    problems = _fields(tool, {"type": TEXT, "function": OBJECT}, f"{where}.")
-    problems += _fields(function, FUNCTION, f"{where}.function.")
+    problems = field_problems(tool, {"type": TEXT, "function": OBJECT}, f"{where}.")
+    problems += field_problems(function, FUNCTION, f"{where}.function.")
     if "name" not in function:
         problems.append(f"Missing required parameter: '{where}.function.name'.")
     if not problems and len(function.get("description", "")) > MOST_DESCRIPTION:
@@ -188,7 +191,7 @@ def _format(request: dict[str, Any]) -> list[str]:
         return [] if kind == "text" else [f"Invalid value for 'response_format.type': {kind!r}"]
     if not is_object(inner) or not {"name", "schema"} <= inner.keys():
         return ["Missing required parameter: 'response_format.json_schema', its name or schema"]
-    if problems := _fields(inner, FORMAT, "response_format.json_schema."):
+    if problems := field_problems(inner, FORMAT, "response_format.json_schema."):
         return problems
     found = schemas.problems(inner["schema"])
     if not found and inner.get("strict"):

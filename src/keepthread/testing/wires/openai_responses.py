@@ -1,5 +1,6 @@
 """Check `input` and `instructions` as OpenAI's responses API does."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from keepthread.testing.wires import PLAIN_ID, is_list, is_object, unsendable
@@ -14,12 +15,31 @@ PARTS: Final = {
 }
 PREFIXES: Final = {"message": "msg", "function_call": "fc", "reasoning": "rs"}
 """Prefix of an item's id, where it has one."""
-HOSTED: Final = ("web_search_call", "file_search_call", "code_interpreter_call", "compaction")
+HOSTED: Final = (
+    *("web_search_call", "file_search_call", "code_interpreter_call", "computer_call"),
+    *("image_generation_call", "local_shell_call", "shell_call", "apply_patch_call"),
+    *("mcp_call", "mcp_list_tools", "mcp_approval_request", "compaction"),
+)
+"""Items of tools that run at the provider, or whose form is not checked here."""
+GIVEN: Final = (
+    *("computer_call_output", "local_shell_call_output", "shell_call_output"),
+    *("apply_patch_call_output", "mcp_approval_response"),
+)
+"""Results of those tools that a client gives."""
+OUTPUTS: Final = {
+    "function_call_output": "function_call",
+    "custom_tool_call_output": "custom_tool_call",
+}
+NEEDED: Final = {"reasoning": ("summary", list), "item_reference": ("id", str)}
+CALLS: Final = tuple(OUTPUTS.values())
 MOST_ID: Final = 64
 
 
-def check(request: dict[str, Any]) -> list[str]:
-    """Return what the server would refuse; nothing if it accepts."""
+def check(request: dict[str, Any], earlier: Sequence[Mapping[str, Any]] = ()) -> list[str]:
+    """Return what the server would refuse; nothing if it accepts.
+
+    `earlier` are the items that the server keeps, which come before the request's own.
+    """
     if problems := unsendable(request):
         return problems
     if "messages" in request:
@@ -29,13 +49,16 @@ def check(request: dict[str, Any]) -> list[str]:
     items = request.get("input")
     if isinstance(items, str) and items:
         return problems
+    if items is None and earlier:
+        items = []
     if not is_list(items):
         return [*problems, "Missing required parameter: 'input'"]
-    if not items:
+    if not items and not earlier:
         # “One of \"input\" or \"previous_response_id\" or 'prompt' … must be provided.”
         return [*problems, "One of 'input' or 'previous_response_id' must be provided"]
     problems += [p for at, item in enumerate(items) for p in _item(item, f"input[{at}]")]
-    return problems or [*_ids(items), *_pairs(items), *_reasoning(items)]
+    whole = [*earlier, *items]
+    return problems or [*_ids(items), *_pairs(whole), *_reasoning(whole)]
 
 
 def _instructions(request: dict[str, Any]) -> list[str]:
@@ -56,13 +79,18 @@ def _item(item: Any, where: str) -> list[str]:
         return problems + _message(item, where)
     if kind == "function_call":
         return problems + _call_id(item, where) + function_problems(item, where)
-    if kind == "function_call_output":
+    if kind == "custom_tool_call":
+        good = isinstance(item.get("input"), str) and isinstance(item.get("name"), str)
+        missing = [] if good else [f"Missing required parameter: '{where}.input' or its name"]
+        return problems + _call_id(item, where) + missing
+    if kind in OUTPUTS:
         return problems + _call_id(item, where) + _output(item, where)
-    if kind == "reasoning":
+    if kind in NEEDED:
         # “Missing required parameter: 'input[1].summary'.”
-        good = is_list(item.get("summary"))
-        return problems + ([] if good else [f"Missing required parameter: '{where}.summary'"])
-    if kind in HOSTED:
+        name, form = NEEDED[kind]
+        good = isinstance(item.get(name), form)
+        return problems + ([] if good else [f"Missing required parameter: '{where}.{name}'"])
+    if kind in HOSTED or kind in GIVEN:
         return problems
     # “Invalid value: 'tool_result'. Supported values are: 'code_interpreter_call', …”
     return [*problems, f"Invalid value: {kind!r} for '{where}.type'"]
@@ -135,42 +163,42 @@ def _output(item: dict[str, Any], where: str) -> list[str]:
     return [p for n, part in enumerate(output) for p in _part(part, "user", f"{where}.output[{n}]")]
 
 
-def _ids(items: list[dict[str, Any]]) -> list[str]:
+def _ids(items: Sequence[Mapping[str, Any]]) -> list[str]:
     ids = [item["id"] for item in items if item.get("id")]
     # “Duplicate item found with id rs_…. Remove duplicate items from your input and try again.”
     return [f"Duplicate item found with id {id}" for id in sorted(set(ids)) if ids.count(id) > 1]
 
 
-def _pairs(items: list[dict[str, Any]]) -> list[str]:
+def _pairs(items: Sequence[Mapping[str, Any]]) -> list[str]:
     problems: list[str] = []
-    asked: set[str] = set()
+    asked: dict[str, str] = {}
     answered: set[str] = set()
     for item in items:
-        id = item.get("call_id", "")
-        if item.get("type") == "function_call":
+        id, kind = item.get("call_id", ""), item.get("type", "message")
+        if kind in CALLS:
             if id in asked:
                 problems.append(f"Duplicate function call with call_id {id}")
-            asked.add(id)
-        elif item.get("type") == "function_call_output":
-            if id not in asked:
+            asked[id] = kind
+        elif kind in OUTPUTS:
+            if asked.get(id) != OUTPUTS[kind]:
                 problems.append(f"No tool call found for function call output with call_id {id}.")
             elif id in answered:
                 problems.append(f"Duplicate function call output with call_id {id}")
             answered.add(id)
     return problems + [
-        f"No tool output found for function call {id}." for id in sorted(asked - answered)
+        f"No tool output found for function call {id}." for id in sorted(asked.keys() - answered)
     ]
 
 
-def _reasoning(items: list[dict[str, Any]]) -> list[str]:
+def _reasoning(items: Sequence[Mapping[str, Any]]) -> list[str]:
     """Refuse a reasoning item that is not right before the output it belongs to."""
     problems: list[str] = []
     for at, item in enumerate(items):
         if item.get("type") != "reasoning":
             continue
-        rest = items[at + 1] if at + 1 < len(items) else {}
+        rest: Mapping[str, Any] = items[at + 1] if at + 1 < len(items) else {}
         kind = rest.get("type", "message") if rest else None
-        made = kind in ("reasoning", "function_call", *HOSTED)
+        made = kind in ("reasoning", *CALLS, *HOSTED)
         if not made and not (kind == "message" and rest.get("role") == "assistant"):
             problems.append(
                 f"Item {item.get('id')!r} of type 'reasoning' was provided without its required"

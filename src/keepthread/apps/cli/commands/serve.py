@@ -11,10 +11,11 @@ import typer
 
 from keepthread.apps.cli.chat.startup import chat_counter
 from keepthread.apps.cli.invocation import Call
-from keepthread.apps.cli.settings.server import ServerSettings
+from keepthread.apps.cli.settings.server import MemoryProxySettings, ServerSettings
 from keepthread.apps.cli.stores import place_of
 from keepthread.apps.cli.wiring import memory_arguments
 from keepthread.apps.http.settings import LOCAL_HOSTS, HttpSettings, Issuer
+from keepthread.apps.proxy.settings import ProxySettings
 from keepthread.errors import InvalidInput, Unavailable
 from keepthread.memory.memory import Memory
 from keepthread.memory.tracing import opentelemetry
@@ -83,7 +84,7 @@ def _run(call: Call) -> int:
         call.config.make_room()
     work = server.Work(
         open_memory=partial(open_memory, call),
-        settings=http_settings(settings),
+        settings=http_settings(settings, call.config.settings.proxy),
         tls_cert=settings.tls_cert,
         tls_key=settings.tls_key,
     )
@@ -110,13 +111,13 @@ def _check(call: Call, settings: ServerSettings) -> None:
 
 
 @asynccontextmanager
-async def open_memory(call: Call) -> AsyncGenerator[Memory]:
+async def open_memory(call: Call, *, outbox: str | None = None) -> AsyncGenerator[Memory]:
     """Open the memory as the settings say; each worker does so."""
     settings = call.config.settings
     given = memory_arguments(settings)
     given["tracer"] = _tracer()
     counter = chat_counter(os.environ, settings.tokenizer)
-    async with Memory.open(call.url, counter=counter, **given) as memory:
+    async with Memory.open(call.url, counter=counter, outbox=outbox, **given) as memory:
         yield memory
 
 
@@ -128,7 +129,9 @@ def _tracer() -> Tracer | None:
         return None
 
 
-def http_settings(settings: ServerSettings) -> HttpSettings:
+def http_settings(
+    settings: ServerSettings, proxy: MemoryProxySettings | None = None
+) -> HttpSettings:
     """Return the settings as the server takes them."""
     hosts = {each.lower() for each in settings.allowed_hosts}
     return HttpSettings(
@@ -143,6 +146,17 @@ def http_settings(settings: ServerSettings) -> HttpSettings:
         deadline=settings.deadline,
         stop_delay=settings.stop_delay,
         drain=settings.drain,
+        proxy=proxy_settings(proxy or MemoryProxySettings()),
+    )
+
+
+def proxy_settings(settings: MemoryProxySettings) -> ProxySettings:
+    """Return the settings as the proxy takes them."""
+    return ProxySettings(
+        openai=settings.openai,
+        anthropic=settings.anthropic,
+        strict=settings.strict,
+        memory_deadline=settings.deadline,
     )
 
 

@@ -1,4 +1,7 @@
-"""The settings of `keepthread serve`. No project's file sets them: they say who may come in."""
+"""The settings of `keepthread serve` and `keepthread proxy`.
+
+No project's file sets them: they say who may come in, and where keys of providers go.
+"""
 
 from dataclasses import dataclass
 from typing import Final
@@ -10,12 +13,54 @@ from keepthread.apps.cli.settings.fields import (
     PATH,
     POSITIVE,
     TEXT,
+    TRUTH,
+    WEB,
     optional,
     setting,
     whole,
 )
 
 _PORTS: Final = 65_535
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryProxySettings:
+    """Where the memory proxy listens and sends requests."""
+
+    port: int = setting(
+        8766,
+        whole(0, _PORTS),
+        "The port of `keepthread proxy` on this machine.",
+        project=False,
+        flag="--port",
+    )
+    openai: str = setting(
+        "https://api.openai.com/v1",
+        WEB,
+        "The base URL of the service that speaks OpenAI's API, with `/v1`.",
+        project=False,
+        flag="--upstream openai=URL",
+    )
+    anthropic: str = setting(
+        "https://api.anthropic.com",
+        WEB,
+        "The base URL of the service that speaks Anthropic's API, without `/v1`.",
+        project=False,
+        flag="--upstream anthropic=URL",
+    )
+    strict: bool = setting(
+        False,
+        TRUTH,
+        "Whether requests are refused while the memory is unavailable, not relayed without it.",
+        project=False,
+        flag="--strict",
+    )
+    deadline: float = setting(
+        0.3,
+        POSITIVE,
+        "How many seconds the memory may take before a request is relayed without it.",
+        project=False,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

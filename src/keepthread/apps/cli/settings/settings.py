@@ -29,7 +29,7 @@ from keepthread.apps.cli.settings.fields import (
     whole,
     whole_or,
 )
-from keepthread.apps.cli.settings.server import ServerSettings
+from keepthread.apps.cli.settings.server import MemoryProxySettings, ServerSettings
 from keepthread.context.strategies import ALIASES, STRATEGIES
 from keepthread.context.views import DEFAULT_VIEWS
 
@@ -410,6 +410,7 @@ class Settings:
     chat: ChatSettings = field(default_factory=ChatSettings)
     discord: DiscordSettings = field(default_factory=DiscordSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
+    proxy: MemoryProxySettings = field(default_factory=MemoryProxySettings)
     views: Mapping[str, ViewSettings] = field(default_factory=_views)
     agents: Mapping[str, AgentSettings] = field(default_factory=dict[str, AgentSettings])
 

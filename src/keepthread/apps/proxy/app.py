@@ -1,0 +1,397 @@
+"""The proxy as an ASGI application: it asks the memory, relays, and has answers recorded."""
+
+import asyncio
+import re
+import traceback
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from urllib.parse import quote, unquote
+
+from keepthread.apps.proxy.errors import ClientLeft, ProxyError, send_error
+from keepthread.apps.proxy.relay import (
+    HeaderList,
+    UpstreamClient,
+    UpstreamCut,
+    body_parts,
+    client_headers,
+    read_body,
+    relay_body,
+    upstream_headers,
+    while_connected,
+)
+from keepthread.apps.proxy.routes import Destination, check_query, destination, provider_of
+from keepthread.apps.proxy.settings import ProxySettings
+from keepthread.apps.proxy.tee import LOG, AnswerTee
+from keepthread.apps.proxy.types import (
+    AnswerReader,
+    MemoryOfProxy,
+    Prepared,
+    ProviderAnswer,
+    ReadRequest,
+    WireName,
+)
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+SESSION: Final = "keepthread-session"
+MODE: Final = "keepthread-mode"
+TOKENS_ADDED: Final = "keepthread-tokens-added"
+WHY: Final = "keepthread-why"
+MEMORY: Final = "keepthread-memory"
+
+_MAX_LATE: Final = 64
+"""Requests that wait for a slow memory at the same time; others are relayed without it at once."""
+_SESSION_IN_PATH: Final = re.compile(r"/s/([^/]+)(/.*)?")
+_SUCCESS: Final = range(200, 300)
+_JSON_ENCODING: Final = frozenset({b"content-encoding"})
+
+
+class ReadsRequest(Protocol):
+    """Reads a request; None if it is to be relayed as it is."""
+
+    def __call__(
+        self, wire: WireName, body: bytes, headers: Mapping[str, str], /
+    ) -> ReadRequest | None:
+        """Return the request as far as it is understood."""
+        ...
+
+
+class Splices(Protocol):
+    """Adds texts to the JSON of a request."""
+
+    def __call__(
+        self, request: ReadRequest, additions: Mapping[str, str], history: str | None = None
+    ) -> bytes:
+        """Return the body that goes upstream."""
+        ...
+
+
+@dataclass(frozen=True)
+class Wires:
+    """Functions that read and write the texts of the APIs."""
+
+    read: ReadsRequest
+    splice: Splices
+    reader: Callable[[WireName, bool], AnswerReader]
+    decoded: Callable[[bytes, str], bytes | None]
+
+
+class ClientRequest(NamedTuple):
+    """A request after its credential was taken out of it."""
+
+    method: str
+    path: str
+    query: str
+    raw_headers: HeaderList
+    headers: Mapping[str, str]
+    """By names in lower case."""
+    secret: str = ""
+    """The credential, which must not go upstream."""
+
+
+class Decided(NamedTuple):
+    """The decision about a request: the text that is added, and whether it is recorded."""
+
+    prepared: Prepared
+    request: ReadRequest | None = None
+    late: "asyncio.Task[Prepared] | None" = None
+    """The memory's decision, which came too late to add anything."""
+
+
+class Proxy:
+    """Relays requests of any client; each has the memory that its credential gives."""
+
+    def __init__(self, settings: ProxySettings, wires: Wires) -> None:
+        """Open no connection yet."""
+        self._settings = settings
+        self._wires = wires
+        self._upstream = UpstreamClient(settings)
+        self._late = 0
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._running: set[asyncio.Event] = set()
+
+    async def idle(self) -> None:
+        """Wait until no request runs, and all answers are recorded."""
+        while self._running or self._tasks:
+            for each in [*self._running]:
+                await each.wait()
+            if self._tasks:
+                await asyncio.wait({*self._tasks})
+
+    async def close(self) -> None:
+        """Wait until answers are recorded, for as long as the settings allow, and hang up."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=self._settings.drain)
+        if self._tasks:
+            LOG.error("%d answers may not be recorded: the memory is too slow", len(self._tasks))
+        for task in self._tasks:
+            task.cancel()
+        await self._upstream.close()
+
+    async def serve(
+        self,
+        request: ClientRequest,
+        memory: MemoryOfProxy | None,
+        receive: "Receive",
+        send: "Send",
+    ) -> None:
+        """Relay one request; without a `memory`, as it is."""
+        running, answered = asyncio.Event(), False
+        self._running.add(running)
+
+        async def noting(message: Any) -> None:
+            nonlocal answered
+            answered = True
+            await send(message)
+
+        try:
+            check_query(request.query)
+            where = destination(request.method, request.path, request.headers, self._settings)
+            _check_upgrade(request.headers)
+            if memory is None or where.wire is None:
+                await self._pass(request, where, receive, noting)
+            else:
+                await self._remember(request, where, where.wire, memory, receive, noting)
+        except ProxyError as error:
+            await send_error(send, provider_of(request.path, request.headers), error)
+        except (ClientLeft, UpstreamCut):
+            pass  # the server closes a connection whose response is not complete
+        except Exception as error:  # noqa: BLE001 - of this request only
+            LOG.error("a request failed: %s", _place(error))
+            if not answered:
+                await send_error(send, provider_of(request.path, request.headers), _FAILED)
+        finally:
+            self._running.discard(running)
+            running.set()
+
+    async def _pass(
+        self, request: ClientRequest, where: Destination, receive: "Receive", send: "Send"
+    ) -> None:
+        """Relay a request that has nothing to do with memory, while its body arrives."""
+        headers = upstream_headers(request.raw_headers, secret=request.secret)
+        complete = asyncio.Event()
+        parts = _until_complete(body_parts(receive, self._settings.max_body), complete)
+        has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
+        if not has_body:
+            complete.set()
+
+        async def work() -> None:
+            async with self._upstream.response(
+                request.method, where.url, request.query, headers, parts if has_body else b""
+            ) as response:
+                await send(_start(response.status_code, client_headers(response)))
+                await relay_body(response, send, AnswerTee(None, ""))
+
+        await while_connected(_after(complete, receive), asyncio.create_task(work()))
+
+    async def _remember(
+        self,
+        request: ClientRequest,
+        where: Destination,
+        wire: WireName,
+        memory: MemoryOfProxy,
+        receive: "Receive",
+        send: "Send",
+    ) -> None:
+        """Relay a request of a conversation, with what the memory adds to it."""
+        body = await read_body(receive, self._settings.max_body)
+        decided = await self._decide(request, wire, body, memory, records=where.records)
+        prepared = decided.prepared
+        if prepared.state == "unavailable" and self._settings.strict:
+            raise _unavailable()
+        exchange = _Exchange(AnswerTee(None, ""))
+
+        async def work() -> None:
+            sent, without = body, frozenset[bytes]()
+            if decided.request and (prepared.additions or prepared.history is not None):
+                sent = self._wires.splice(decided.request, prepared.additions, prepared.history)
+                without = _JSON_ENCODING  # what was added to is no longer compressed
+            headers = upstream_headers(
+                request.raw_headers, secret=request.secret, without=without, length=len(sent)
+            )
+            async with self._upstream.response(
+                request.method, where.url, request.query, headers, sent
+            ) as response:
+                exchange.tee = self._tee(decided, wire, response) if where.records else exchange.tee
+                shown = [*client_headers(response), *_memory_headers(prepared)]
+                await send(_start(response.status_code, shown))
+                await relay_body(response, send, exchange.tee)
+
+        try:
+            await while_connected(receive, asyncio.create_task(work()))
+        finally:
+            if where.records and decided.request is not None:
+                self._spawn(_record(memory, decided, exchange.tee.finish()))
+
+    def _tee(self, decided: Decided, wire: WireName, response: Any) -> AnswerTee:
+        if decided.request is None or response.status_code not in _SUCCESS:
+            return AnswerTee(None, "")
+        kind = response.headers.get("content-type", "")
+        streams = kind.startswith("text/event-stream")
+        reader = self._wires.reader(wire, streams)
+        return AnswerTee(reader, response.headers.get("content-encoding", ""))
+
+    # --- the memory, within its time ---
+
+    async def _decide(
+        self,
+        request: ClientRequest,
+        wire: WireName,
+        body: bytes,
+        memory: MemoryOfProxy,
+        *,
+        records: bool,
+    ) -> Decided:
+        """Ask the memory what to add; if it fails or is late, nothing is."""
+        plain = self._wires.decoded(body, request.headers.get("content-encoding", ""))
+        try:
+            read = None if plain is None else self._wires.read(wire, plain, request.headers)
+        except Exception as error:  # noqa: BLE001 - the request is relayed as it is
+            LOG.error("a request cannot be read: %s", type(error).__name__)
+            read = None
+        if read is None:
+            return Decided(_not_recorded("the request has an unknown form"))
+        if read.mode == "off":
+            return Decided(_not_recorded("off"))
+        if self._late >= _MAX_LATE:
+            return Decided(_UNAVAILABLE)
+        asking = asyncio.create_task(_asked(memory, read, records))
+        done, _ = await asyncio.wait((asking,), timeout=self._settings.memory_deadline)
+        if not done:
+            self._late += 1
+            self._keep(asking)
+            asking.add_done_callback(self._arrived)
+            LOG.warning("the memory is late: a request is relayed without it")
+            return Decided(_UNAVAILABLE, read, asking)
+        if error := asking.exception():
+            LOG.warning("the memory failed: %s; a request is relayed without it", _kind(error))
+            return Decided(_UNAVAILABLE)
+        return Decided(asking.result(), read)
+
+    def _arrived(self, _: "asyncio.Task[Prepared]") -> None:
+        self._late -= 1
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self._keep(asyncio.create_task(work))
+
+    def _keep(self, task: "asyncio.Task[Any]") -> None:
+        """Let work outlive its request; `close` waits for it."""
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            LOG.warning("the memory failed: %s", _kind(error))
+
+
+@dataclass
+class _Exchange:
+    tee: AnswerTee
+
+
+_UNAVAILABLE: Final = Prepared(mode="off", state="unavailable", reason="memory unavailable")
+
+
+def _not_recorded(reason: str) -> Prepared:
+    return Prepared(mode="off", state="not-recorded", reason=reason)
+
+
+async def _asked(memory: MemoryOfProxy, request: ReadRequest, records: bool) -> Prepared:
+    return await memory.prepare(request, records=records)
+
+
+async def _record(memory: MemoryOfProxy, decided: Decided, answer: ProviderAnswer | None) -> None:
+    prepared = decided.prepared
+    if decided.late is not None:
+        made = await decided.late
+        prepared = replace(made, state="unavailable", additions={}, history=None)
+    await memory.record(prepared, answer)
+
+
+def _unavailable() -> ProxyError:
+    return ProxyError(
+        503,
+        "memory_unavailable",
+        "the memory is unavailable, and --strict relays nothing without it; send this again.",
+        headers={"Retry-After": "1", MEMORY: "unavailable"},
+    )
+
+
+_FAILED: Final = ProxyError(500, "internal_error", "the proxy failed; its log says where.")
+
+
+def _place(error: BaseException) -> str:
+    """Return the kind of an error and the line it came from, without its text."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return f"{_kind(error)}{where}"
+
+
+def _kind(error: BaseException) -> str:
+    return type(error).__name__  # its text may hold what a person wrote
+
+
+# --- heads of requests and responses ---
+
+
+def client_request(scope: "Scope", path: str, *, secret: str = "") -> ClientRequest:
+    """Return a request, given the path below the credential.
+
+    A path that begins with `/s/NAME` names the session, as the header `Keepthread-Session` does.
+    """
+    raw: HeaderList = [(name.lower(), value) for name, value in scope["headers"]]
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in raw}
+    if found := _SESSION_IN_PATH.fullmatch(path):
+        path = found[2] or "/"
+        headers.setdefault(SESSION, unquote(found[1]))
+    query = scope.get("query_string", b"").decode("latin-1")
+    return ClientRequest(scope["method"], path, query, raw, headers, secret)
+
+
+def _check_upgrade(headers: Mapping[str, str]) -> None:
+    if "upgrade" in headers and "upgrade" in headers.get("connection", "").lower():
+        raise ProxyError(426, "no_websockets", "WebSockets are not relayed; use HTTP and streams.")
+
+
+def _start(status: int, headers: HeaderList) -> dict[str, Any]:
+    return {"type": "http.response.start", "status": status, "headers": headers}
+
+
+def _memory_headers(prepared: Prepared) -> HeaderList:
+    state = prepared.state
+    if prepared.reason and state == "not-recorded":
+        state = f'{state}; reason="{quote(prepared.reason, safe=_PRINTABLE)}"'
+    found = {MODE: prepared.mode, MEMORY: state, TOKENS_ADDED: str(prepared.tokens_added)}
+    if prepared.session is not None:
+        found[SESSION] = quote(prepared.session, safe=_PRINTABLE)
+    if prepared.why is not None:
+        found[WHY] = quote(prepared.why, safe=_PRINTABLE)
+    return [(name.encode(), value.encode()) for name, value in found.items()]
+
+
+_PRINTABLE: Final = " !#$&'()*+,-./:;<=>?@[]^_`{|}~"
+
+
+# --- a body that arrives while it is relayed ---
+
+
+async def _until_complete(
+    parts: AsyncIterator[bytes], complete: asyncio.Event
+) -> AsyncIterator[bytes]:
+    async for part in parts:
+        yield part
+    complete.set()
+
+
+def _after(complete: asyncio.Event, receive: "Receive") -> "Receive":
+    """Return `receive` for waiting until the client leaves: not before its body was read."""
+
+    async def receive_after() -> Any:
+        await complete.wait()
+        return await receive()
+
+    return receive_after

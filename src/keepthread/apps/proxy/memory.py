@@ -1,0 +1,319 @@
+"""The memory of the proxy: it records requests and answers, and decides what is added."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from keepthread.apps.proxy.additions import as_addition, as_history, recalled_from
+from keepthread.apps.proxy.sessions import TRUNCATED, LogEnd, Positions, ProxySessions
+from keepthread.apps.proxy.types import Prepared, ProviderAnswer, ReadRequest
+from keepthread.context.ids import derived_id
+from keepthread.errors import InvalidInput, KeepthreadError, Stale, Unavailable
+from keepthread.memory.additions import Addition
+from keepthread.memory.alignment import chain
+from keepthread.memory.owner import OwnerMemory
+from keepthread.memory.session import Session
+from keepthread.stores.codec import new_id
+from keepthread.stores.validation import MAX_COUNT, MAX_ID
+from keepthread.types import JSON, Message
+
+RECALL_TOKENS: Final = 300
+CONTEXT_TOKENS: Final = 8000
+_SKIPPED: Final = 20
+"""Hidden messages at the end of a log that are passed over."""
+_MOST_RUNNING: Final = 8
+_WAIT: Final = 0.2
+"""Seconds that a turn of a thread waits for the answer before it, which is being recorded."""
+
+
+class _Recording(NamedTuple):
+    """Where and how the answer to a request is recorded."""
+
+    session: Session
+    last: int
+    """The position of the newest message of the request."""
+    nonce: str
+    """Makes the ids of the answer, so that it can be recorded twice."""
+    position: LogEnd | None
+    recalled: Mapping[str, JSON]
+    """The meta of the answer."""
+    made: str | None = None
+    """The turn that an addition was made for."""
+    resends: bool = True
+    """Whether the client sends its whole history again."""
+
+
+class _Added(NamedTuple):
+    """The additions of a request, by turn."""
+
+    by_turn: Mapping[str, Addition]
+    made: str | None = None
+    """The turn that one was made for, if it is new."""
+
+
+class ProxyMemory:
+    """The memory of one owner, for the requests of one credential."""
+
+    def __init__(
+        self,
+        memory: OwnerMemory,
+        credential: str,
+        *,
+        positions: Positions | None = None,
+        recall_tokens: int = RECALL_TOKENS,
+        context_tokens: int = CONTEXT_TOKENS,
+    ) -> None:
+        """Take the owner's memory.
+
+        `positions` is shared by all requests of a process. Up to `recall_tokens` are added to a
+        turn; a context that is built for a client has up to `context_tokens`.
+        """
+        self._positions = Positions() if positions is None else positions
+        self._under_way: dict[str, dict[str, asyncio.Event]] = {}
+        """Requests of sessions that are not recorded yet."""
+        self._sessions = ProxySessions(memory, credential, self._positions)
+        self._recall_tokens = recall_tokens
+        self._context_tokens = context_tokens
+
+    async def prepare(self, request: ReadRequest, *, records: bool = True) -> Prepared:
+        """Record the newest messages of a request, and decide what is added to it.
+
+        A store that fails raises nothing: the request is relayed, and the response says so. Without
+        `records` no message is stored, and only known sessions get additions.
+        """
+        if request.mode == "off":
+            return _not_recorded(request, "the memory is off for this request")
+        try:
+            return await (self._prepare(request) if records else self._counted(request))
+        except InvalidInput as error:
+            return _not_recorded(request, f"it cannot be stored: {error.code}")
+        except KeepthreadError as error:
+            return Prepared(mode=request.mode, state="unavailable", reason=error.code)
+
+    async def record(self, prepared: Prepared, answer: ProviderAnswer | None) -> None:
+        """Record an answer after the message that it answers; recording it again does nothing.
+
+        While the store is away, it goes to the outbox of the memory, if there is one.
+        """
+        recording = prepared.recording
+        if isinstance(recording, _Recording):
+            try:
+                await self._record(prepared, recording, answer)
+            finally:
+                self._end(recording)
+
+    async def _record(
+        self, prepared: Prepared, recording: _Recording, answer: ProviderAnswer | None
+    ) -> None:
+        session = recording.session
+        if prepared.state == "unavailable" and recording.made:  # it came too late to be sent
+            with suppress(KeepthreadError):
+                await session.drop_addition(recording.made)
+        if answer is None or not answer.messages:
+            return
+        messages = _named(recording, answer)
+        try:
+            stored = await session.add_answer(
+                *messages, after=recording.last, hide_late=recording.resends
+            )
+        except Unavailable:
+            self._positions.put(session, None)
+            await session.append(*messages)  # without a condition, an outbox accepts it
+            return
+        position = recording.position
+        if position is None or stored[0].seq != position.head + 1:
+            self._positions.put(session, None)
+        else:
+            so_far = chain(answer.messages, position.chain)
+            count = position.messages + len(answer.messages)
+            self._positions.put(session, LogEnd(count, so_far, stored[-1].seq))
+
+    # --- inside ---
+
+    async def _prepare(self, request: ReadRequest) -> Prepared:
+        chosen = await self._sessions.choose(request)
+        session = chosen.session
+        if session is None:
+            return _not_recorded(request, chosen.reason)
+        messages, resends = _labeled(request), request.mode == "alongside"
+        if resends:
+            last, position = await self._align(session, messages)
+        else:
+            await self._earlier(session)
+            user, position = await _append_once(session, messages), None
+            last = user.seq
+            self._positions.put(session, None)
+            if request.mode == "thread" and last > len(messages):
+                return await self._thread(request, session, user)
+            if request.mode == "thread":  # there is no history yet: the client's bytes stay
+                request, resends = replace(request, mode="alongside"), False
+        added, reason = _Added({}), ""
+        if request.mode == "alongside":
+            try:
+                added = await self._added(session, request, last)
+            except KeepthreadError as error:  # the message is stored; the rest is not needed
+                reason = f"nothing was recalled: {error.code}"
+        recalled = recalled_from(added.by_turn.values())
+        recording = self._begin(
+            _Recording(session, last, new_id(), position, recalled, added.made, resends)
+        )
+        return replace(_with_additions(request, session, added), reason=reason, recording=recording)
+
+    def _begin(self, recording: _Recording) -> _Recording:
+        """Note that a request of a thread is under way."""
+        if not recording.resends:
+            running = self._under_way.setdefault(recording.session.id, {})
+            running[recording.nonce] = asyncio.Event()
+        return recording
+
+    def _end(self, recording: _Recording) -> None:
+        running = self._under_way.get(recording.session.id, {})
+        if event := running.pop(recording.nonce, None):
+            event.set()
+        if not running:
+            self._under_way.pop(recording.session.id, None)
+
+    async def _earlier(self, session: Session) -> None:
+        """Wait a moment for the answers to earlier requests of a session to be recorded.
+
+        A client sends its next turn as soon as it has the answer, and does not send that again.
+        """
+        running = [*self._under_way.get(session.id, {}).values()]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_WAIT):
+                for event in running:
+                    await event.wait()
+        if running:
+            for nonce in [*self._under_way.get(session.id, {})][:-_MOST_RUNNING]:
+                self._under_way[session.id].pop(nonce)
+
+    async def _counted(self, request: ReadRequest) -> Prepared:
+        """Return the additions that a request gets, for one that only counts its tokens."""
+        session = (await self._sessions.choose(request, create=False)).session
+        if session is None or request.mode != "alongside":
+            return _not_recorded(request, "the tokens are counted without the memory")
+        end = (await session.refresh()).messages
+        added = await self._added(session, request, end + 1)
+        return replace(_with_additions(request, session, added), state="not-recorded")
+
+    async def _align(
+        self, session: Session, messages: Sequence[Message]
+    ) -> tuple[int, LogEnd | None]:
+        """Store what is new in a history; return the position of its last message.
+
+        Usually a history continues where the log ended: then the log is not read.
+        """
+        known = self._positions.get(session)
+        if (
+            known
+            and len(messages) > known.messages
+            and self._positions.continues(session, messages)
+        ):
+            rest = [replace(message, id="") for message in messages[known.messages :]]
+            try:
+                stored = await session.append(*rest, expect=known.head)
+            except Stale:  # somebody else continued the log
+                self._positions.put(session, None)
+            else:
+                so_far = chain(rest, known.chain)
+                return self._note(session, LogEnd(len(messages), so_far, stored[-1].seq))
+        aligned = await session.align(messages)
+        if aligned.appended:
+            return self._note(session, LogEnd(len(messages), chain(messages), aligned.last))
+        self._positions.put(session, None)
+        return aligned.last, None
+
+    def _note(self, session: Session, position: LogEnd) -> tuple[int, LogEnd]:
+        self._positions.put(session, position)
+        return position.head, position
+
+    async def _added(self, session: Session, request: ReadRequest, last: int) -> _Added:
+        """Return the additions of a request: earlier ones again, and one for a new turn."""
+        turns = [turn for turn in request.turns if turn.place is not None]
+        newest = turns[-1] if turns and request.turns[-1] is turns[-1] else None
+        made = None
+        if newest and request.ends_with_user and newest.text.strip():
+            first = max(1, last - len(request.messages) + 1)
+            made = await session.recall(
+                newest.digest, newest.text, budget=self._recall_tokens, shown_from=first
+            )
+        known = {each.key: each for each in await session.additions()}
+        found = {turn.digest: known[turn.digest] for turn in turns if turn.digest in known}
+        is_new = made is not None and newest is not None
+        return _Added(found, newest.digest if newest and is_new else None)
+
+    async def _thread(self, request: ReadRequest, session: Session, user: Message) -> Prepared:
+        """Build the context of a client that sends its newest turn alone."""
+        async with session.resume_turn(user.id) as turn:
+            context = await turn.context(budget=self._context_tokens)
+        return Prepared(
+            mode="thread",
+            session=session.id,
+            history=as_history(context, request.wire),
+            tokens_added=max(0, context.tokens - user.tokens),
+            why=session.id,
+            recording=self._begin(_Recording(session, user.seq, new_id(), None, {}, None, False)),
+        )
+
+
+def _with_additions(request: ReadRequest, session: Session, added: _Added) -> Prepared:
+    return Prepared(
+        mode=request.mode,
+        session=session.id,
+        additions={digest: as_addition(each.text) for digest, each in added.by_turn.items()},
+        tokens_added=sum(each.tokens for each in added.by_turn.values()),
+        why=session.id if added.made else None,
+    )
+
+
+async def _append_once(session: Session, messages: Sequence[Message]) -> Message:
+    """Append messages, unless the log ends with them: then the client sends them again.
+
+    An answer after them that was cut off does not count, as the client asks again for it.
+    """
+    while True:
+        newest = await session.messages(limit=len(messages) + _SKIPPED, before=MAX_COUNT)
+        end = newest[-1].seq if newest else 0
+        hidden = await session.hidden()
+        newest = [m for m in newest if not any(h.first <= m.seq <= h.last for h in hidden)]
+        if newest and newest[-1].meta.get(TRUNCATED) is True:
+            newest = newest[:-1]
+        newest = newest[-len(messages) :]
+        if newest and chain(newest) == chain(messages):
+            return newest[-1]
+        with suppress(Stale):  # somebody else wrote in the meantime
+            given = [replace(message, id="") for message in messages]
+            return (await session.append(*given, expect=end))[-1]
+
+
+def _labeled(request: ReadRequest) -> list[Message]:
+    """Return the messages of a request, the user's with the name that the client gives them."""
+    user = request.identity.user
+    if not user or len(user) > MAX_ID or not user.isprintable():
+        return [*request.messages]
+    return [
+        replace(message, author=user) if message.role == "user" and not message.author else message
+        for message in request.messages
+    ]
+
+
+def _named(recording: _Recording, answer: ProviderAnswer) -> list[Message]:
+    """Return the messages of an answer as they are stored."""
+    meta = dict(recording.recalled)
+    named = [
+        replace(
+            message,
+            id=derived_id("proxy answer", recording.nonce, str(number)),
+            meta={**meta, **message.meta},
+        )
+        for number, message in enumerate(answer.messages)
+    ]
+    if not answer.complete:
+        named[-1] = replace(named[-1], meta={**named[-1].meta, TRUNCATED: True})
+    return named
+
+
+def _not_recorded(request: ReadRequest, reason: str) -> Prepared:
+    return Prepared(mode=request.mode, state="not-recorded", reason=reason)
