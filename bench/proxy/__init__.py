@@ -33,6 +33,8 @@ _EACH = 50
 _TURNS = 12
 """Turns of a measured conversation; each request sends all of them again."""
 _PARALLEL, _QUICK_PARALLEL = 200, 8
+_PAUSE = 0.2
+"""Seconds before each request: people read answers, and work in the background ends."""
 _CHUNKS, _GAP = 20, 0.05
 _MILLI = 1000.0
 _BARS = {"SQLite": 15.0, "PostgreSQL": 30.0}
@@ -117,7 +119,10 @@ async def _first_bytes(run: Run, store: str, number: int, relays: Relays) -> lis
         for turn, body in enumerate(_conversation(language, _TURNS)):
             both = {"bare": bare, "ours": ours}
             order = ["bare", "ours"] if turn % 2 else ["ours", "bare"]
-            took = {name: await both[name].ask(body, f"bench-{place}") for name in order}
+            took: dict[str, Stream] = {}
+            for name in order:
+                await asyncio.sleep(_PAUSE)
+                took[name] = await both[name].ask(body, f"bench-{place}")
             if place >= 0:
                 added.append(took["ours"].first - took["bare"].first)
                 missing += took["ours"].memory != "recorded"
