@@ -17,6 +17,7 @@ from bench.places import folders
 from bench.postgres import BENCHMARK as POSTGRES
 from bench.prefix import BENCHMARK as PREFIX
 from bench.process_memory import BENCHMARK as MEMORY
+from bench.proxy import BENCHMARK as PROXY
 from bench.recall import BENCHMARK as RECALL
 from bench.redis import BENCHMARK as REDIS
 from bench.report import as_json, as_table, status
@@ -37,6 +38,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         POSTGRES,
         REDIS,
         HTTP,
+        PROXY,
         GROWTH,
         CHAT,
         MEMORY,

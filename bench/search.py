@@ -39,12 +39,15 @@ _BARE = "SELECT rowid, bm25(texts) FROM texts WHERE texts MATCH ? ORDER BY bm25(
 class Language:
     """Words by chance, as frequent as words are: the next one always a little rarer."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, speaker: int | None = None) -> None:
+        """Take a seed of the words; texts of another speaker are others."""
         self._chance = random.Random(seed)
         letters = [f"{a}{b}" for a in "bdfgklmnprstvz" for b in "aeiou"]
         words = ["".join(self._chance.choices(letters, k=3)) for _ in range(_VOCABULARY)]
         self._words = [word for word in dict.fromkeys(words) if word not in STOP]
         self._shares = list(accumulate(1 / (rank + 10) for rank in range(len(self._words))))
+        if speaker is not None:
+            self._chance = random.Random(f"{seed} {speaker}")
 
     def text(self, size: int) -> str:
         """Return a text of just that many bytes."""

@@ -117,11 +117,12 @@ async def make_addition(
     check_count(budget, "budget")
     check_count(question.shown_from, "shown_from")
     key = question.key
-    earlier = await read_additions(conversation)
+    earlier, hidden = await asyncio.gather(
+        read_additions(conversation), read_ranges(conversation.store, conversation.key)
+    )
     if mine := [each for each in earlier if each.key == key]:
         return mine[0]
-    hidden = (await read_ranges(conversation.store, conversation.key)).ranges
-    made = await _made(conversation, question, budget, hidden, earlier)
+    made = await _made(conversation, question, budget, hidden.ranges, earlier)
     if made is None:
         return None
     parts, hits, account, facts = made
@@ -224,15 +225,16 @@ async def _sources(
     seqs: dict[SessionKey, set[int]] = {}
     for hit in hits:
         seqs.setdefault(hit.session, set()).add(hit.message.seq)
-    epochs: dict[SessionKey, int] = {}
-    for session, wanted in seqs.items():
-        try:
-            epochs[session] = (await store.describe(session)).epoch
-            found = await store.find(session, seqs=sorted(wanted)) if epochs[session] else None
-        except SessionGone:
-            raise Stale("a recalled session was deleted") from None
-        if found is not None and any(message.state != "live" for message in found):
-            raise Stale("a recalled message was erased")
+    try:
+        described = await asyncio.gather(*(store.describe(session) for session in seqs))
+        epochs = {session: info.epoch for session, info in zip(seqs, described, strict=True)}
+        found = await asyncio.gather(
+            *(store.find(key, seqs=sorted(seqs[key])) for key, epoch in epochs.items() if epoch)
+        )
+    except SessionGone:
+        raise Stale("a recalled session was deleted") from None
+    if any(message.state != "live" for messages in found for message in messages):
+        raise Stale("a recalled message was erased")
     return [Span(session, seq, seq) for session in seqs for seq in sorted(seqs[session])], epochs
 
 

@@ -100,7 +100,7 @@ OWN: Final[Mapping[str, tuple[int, str]]] = {
     "internal_error": (500, "The server failed."),
     "proxy_not_installed": (
         501,
-        "The server has no memory proxy; its operator installs keepthread[proxy].",
+        "The server has no memory proxy; its operator installs keepthread[server].",
     ),
     "mcp_not_installed": (501, "The server has no MCP SDK; its operator installs keepthread[mcp]."),
     "overloaded": (503, "The server has as many requests as it takes."),

@@ -123,7 +123,7 @@ class ProxyEndpoint:
                     501,
                     "proxy_not_installed",
                     "The server has no proxy: its operator installs it with"
-                    " pip install 'keepthread[proxy]'.",
+                    " pip install 'keepthread[server]'.",
                 ) from None
             if self._loaded is None:
                 state = state_of(request)

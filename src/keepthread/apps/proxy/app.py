@@ -1,10 +1,13 @@
 """The proxy as an ASGI application: it asks the memory, relays, and has answers recorded."""
 
 import asyncio
+import re
+import traceback
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from keepthread.apps.proxy.errors import ClientLeft, ProxyError, send_error
 from keepthread.apps.proxy.relay import (
@@ -19,7 +22,7 @@ from keepthread.apps.proxy.relay import (
     while_connected,
 )
 from keepthread.apps.proxy.routes import Destination, check_query, destination, provider_of
-from keepthread.apps.proxy.settings import ProxySettings
+from keepthread.apps.proxy.settings import MIB, ProxySettings
 from keepthread.apps.proxy.tee import LOG, AnswerTee
 from keepthread.apps.proxy.types import (
     AnswerReader,
@@ -39,8 +42,14 @@ TOKENS_ADDED: Final = "keepthread-tokens-added"
 WHY: Final = "keepthread-why"
 MEMORY: Final = "keepthread-memory"
 
-_MAX_LATE: Final = 64
-"""Requests that wait for a slow memory at the same time; others are relayed without it at once."""
+_AT_ONCE: Final = 8
+"""Requests that ask the memory at the same time.
+
+If as many are late, others are relayed without it at once.
+"""
+_MAX_LATE: Final = 64 * MIB
+"""Bytes of requests that a late memory may still record; others are not recorded."""
+_SESSION_IN_PATH: Final = re.compile(r"/s/([^/]+)(/.*)?")
 _SUCCESS: Final = range(200, 300)
 _JSON_ENCODING: Final = frozenset({b"content-encoding"})
 
@@ -105,7 +114,8 @@ class Proxy:
         self._settings = settings
         self._wires = wires
         self._upstream = UpstreamClient(settings)
-        self._late = 0
+        self._asking = asyncio.Semaphore(_AT_ONCE)
+        self._late: list[int] = []
         self._tasks: set[asyncio.Task[Any]] = set()
         self._running: set[asyncio.Event] = set()
 
@@ -135,20 +145,30 @@ class Proxy:
         send: "Send",
     ) -> None:
         """Relay one request; without a `memory`, as it is."""
-        running = asyncio.Event()
+        running, answered = asyncio.Event(), False
         self._running.add(running)
+
+        async def noting(message: Any) -> None:
+            nonlocal answered
+            answered = True
+            await send(message)
+
         try:
             check_query(request.query)
             where = destination(request.method, request.path, request.headers, self._settings)
             _check_upgrade(request.headers)
             if memory is None or where.wire is None:
-                await self._pass(request, where, receive, send)
+                await self._pass(request, where, receive, noting)
             else:
-                await self._remember(request, where, where.wire, memory, receive, send)
+                await self._remember(request, where, where.wire, memory, receive, noting)
         except ProxyError as error:
             await send_error(send, provider_of(request.path, request.headers), error)
         except (ClientLeft, UpstreamCut):
             pass  # the server closes a connection whose response is not complete
+        except Exception as error:  # noqa: BLE001 - of this request only
+            LOG.error("a request failed: %s", _place(error))
+            if not answered:
+                await send_error(send, provider_of(request.path, request.headers), _FAILED)
         finally:
             self._running.discard(running)
             running.set()
@@ -242,14 +262,14 @@ class Proxy:
             return Decided(_not_recorded("the request has an unknown form"))
         if read.mode == "off":
             return Decided(_not_recorded("off"))
-        if self._late >= _MAX_LATE:
+        is_late = len(self._late) >= _AT_ONCE
+        if is_late and sum(self._late) > _MAX_LATE:
             return Decided(_UNAVAILABLE)
-        asking = asyncio.create_task(memory.prepare(read, records=records))
-        done, _ = await asyncio.wait((asking,), timeout=self._settings.memory_deadline)
+        asking = asyncio.create_task(self._ask(memory, read, records))
+        patience = 0 if is_late else self._settings.memory_deadline
+        done, _ = await asyncio.wait((asking,), timeout=patience)
         if not done:
-            self._late += 1
-            self._keep(asking)
-            asking.add_done_callback(self._arrived)
+            self._wait_for(asking, len(body))
             LOG.warning("the memory is late: a request is relayed without it")
             return Decided(_UNAVAILABLE, read, asking)
         if error := asking.exception():
@@ -257,8 +277,15 @@ class Proxy:
             return Decided(_UNAVAILABLE)
         return Decided(asking.result(), read)
 
-    def _arrived(self, _: "asyncio.Task[Prepared]") -> None:
-        self._late -= 1
+    async def _ask(self, memory: MemoryOfProxy, request: ReadRequest, records: bool) -> Prepared:
+        async with self._asking:
+            return await memory.prepare(request, records=records)
+
+    def _wait_for(self, asking: "asyncio.Task[Prepared]", size: int) -> None:
+        """Let a late memory finish, so that it records what it can."""
+        self._late.append(size)
+        self._keep(asking)
+        asking.add_done_callback(lambda _: self._late.remove(size))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self._keep(asyncio.create_task(work))
@@ -303,6 +330,16 @@ def _unavailable() -> ProxyError:
     )
 
 
+_FAILED: Final = ProxyError(500, "internal_error", "the proxy failed; its log says where.")
+
+
+def _place(error: BaseException) -> str:
+    """Return the kind of an error and the line it came from, without its text."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return f"{_kind(error)}{where}"
+
+
 def _kind(error: BaseException) -> str:
     return type(error).__name__  # its text may hold what a person wrote
 
@@ -311,9 +348,15 @@ def _kind(error: BaseException) -> str:
 
 
 def client_request(scope: "Scope", path: str, *, secret: str = "") -> ClientRequest:
-    """Return a request with the path below the credential."""
+    """Return a request, given the path below the credential.
+
+    A path that begins with `/s/NAME` names the session, as the header `Keepthread-Session` does.
+    """
     raw: HeaderList = [(name.lower(), value) for name, value in scope["headers"]]
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in raw}
+    if found := _SESSION_IN_PATH.fullmatch(path):
+        path = found[2] or "/"
+        headers.setdefault(SESSION, unquote(found[1]))
     query = scope.get("query_string", b"").decode("latin-1")
     return ClientRequest(scope["method"], path, query, raw, headers, secret)
 

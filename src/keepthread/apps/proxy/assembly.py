@@ -9,6 +9,7 @@ from keepthread.apps.proxy.app import Proxy, Wires
 from keepthread.apps.proxy.encodings import decoded
 from keepthread.apps.proxy.memory import ProxyMemory
 from keepthread.apps.proxy.request import read_request, splice
+from keepthread.apps.proxy.sessions import Positions
 from keepthread.apps.proxy.settings import ProxySettings
 from keepthread.apps.proxy.types import AnswerReader, MemoryOfProxy, ReadRequest, WireName
 from keepthread.memory.owner import OwnerMemory
@@ -40,6 +41,7 @@ class Memories:
     def __init__(self) -> None:
         """Begin without any."""
         self._known: LeastRecent[tuple[str, str, str], MemoryOfProxy] = LeastRecent(_MEMORIES)
+        self._positions = Positions()
         register_object(self._known)
 
     def of(self, memory: OwnerMemory, tenant: str, credential: str) -> MemoryOfProxy:
@@ -47,6 +49,6 @@ class Memories:
         key = (tenant, memory.owner, credential)
         found = self._known.get(key)
         if found is None:
-            found = ProxyMemory(memory, credential)
+            found = ProxyMemory(memory, credential, positions=self._positions)
             self._known.put(key, found)
         return found

@@ -73,6 +73,7 @@ class LocalApp:
         path = scope["raw_path"].partition(b"?")[0].decode("latin-1")
         token, path = split_path(path)
         request = client_request(scope, path, secret=self._token)
+        path = request.path
         try:
             check_host(request.raw_headers)
             self._check(token or request.headers.get(KEY_HEADER, ""))

@@ -1,5 +1,6 @@
 """Give memory to programs that only change their base URL."""
 
+import hashlib
 import logging
 import os
 import sys
@@ -11,10 +12,12 @@ import typer
 
 from keepthread.apps.cli.commands.serve import open_memory, proxy_settings
 from keepthread.apps.cli.invocation import Call
+from keepthread.apps.cli.settings.fields import default_path
 from keepthread.apps.cli.settings.load import config_file
-from keepthread.apps.cli.stores import place_of
+from keepthread.apps.cli.stores import is_server, place_of
 from keepthread.apps.proxy.settings import upstream_of
 from keepthread.errors import InvalidInput
+from keepthread.types import Message
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 
 KEPT_IN: Final = "proxy-token"
 """The file beside the settings that holds the token of the address."""
+
+_WORD: Final = Message(role="user", content="word")
 
 
 async def proxy(
@@ -75,7 +80,8 @@ async def proxy(
 
     @asynccontextmanager
     async def opened() -> "AsyncGenerator[MemoryOfProxy]":
-        async with open_memory(call) as memory:
+        async with open_memory(call, outbox=_outbox(call)) as memory:
+            memory.counter.count(_WORD)  # its vocabulary takes longer than the memory may
             mine = memory.for_owner(call.owner)
             yield memories().of(mine, call.tenant, local.CREDENTIAL)
 
@@ -99,6 +105,16 @@ async def proxy(
     await local.run(work, announce)
 
 
+def _outbox(call: Call) -> str | None:
+    """Return the file that takes answers while a server is away; a file is never away."""
+    if not is_server(call.url):
+        return None
+    place = hashlib.sha256(f"{call.url} {call.tenant}".encode()).hexdigest()[:12]
+    path = default_path().with_name(f"proxy-outbox-{place}.db")
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return str(path)
+
+
 def _loaded() -> tuple[Any, Any, Any]:
     """Return the modules of the server; their logs hold no text of messages, and go to stderr."""
     try:
@@ -106,7 +122,7 @@ def _loaded() -> tuple[Any, Any, Any]:
         assembly = import_module("keepthread.apps.proxy.assembly")
     except ModuleNotFoundError as error:
         raise InvalidInput(
-            f"the proxy needs {error.name}: pip install 'keepthread[proxy]'"
+            f"the proxy needs {error.name}: pip install 'keepthread[server]'"
         ) from None
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="keepthread: %(message)s")
     for name in ("httpx2", "httpcore2", "uvicorn"):

@@ -111,13 +111,13 @@ def _check(call: Call, settings: ServerSettings) -> None:
 
 
 @asynccontextmanager
-async def open_memory(call: Call) -> AsyncGenerator[Memory]:
+async def open_memory(call: Call, *, outbox: str | None = None) -> AsyncGenerator[Memory]:
     """Open the memory as the settings say; each worker does so."""
     settings = call.config.settings
     given = memory_arguments(settings)
     given["tracer"] = _tracer()
     counter = chat_counter(os.environ, settings.tokenizer)
-    async with Memory.open(call.url, counter=counter, **given) as memory:
+    async with Memory.open(call.url, counter=counter, outbox=outbox, **given) as memory:
         yield memory
 
 
