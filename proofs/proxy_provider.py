@@ -63,8 +63,8 @@ class Provider:
             if id in self.asked:
                 self.repeated.append(id)
             self.asked[id] = body
-            wire = next(wire for wire, end in PATHS.items() if path.split("?")[0].endswith(end))
-            await self._reply(writer, id, wire, self.replies[id])
+            found = [wire for wire, end in PATHS.items() if path.split("?")[0].endswith(end)]
+            await self._reply(writer, id, found[0], self.replies[id])
         with suppress(OSError):
             writer.close()
 
