@@ -147,6 +147,7 @@ VALUES: Final[Mapping[str, Value]] = {
     "Session.align.messages": lambda asker, rng: [said(asker, rng)],
     "Session.add_answer.messages": said,
     "Session.add_answer.after": always(1),
+    "hide_late": always(LEFT_OUT),
     "Session.recall.key": always("turn"),
     "Session.drop_addition.key": always("turn"),
     "shown_from": maybe(always(1)),

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 Wire: TypeAlias = Literal["chat", "anthropic", "responses"]
+ReplyKind: TypeAlias = Literal["whole", "stream", "cut", "error"]
+KINDS: Final[Sequence[ReplyKind]] = ("whole", "stream", "cut", "error")
 PATHS: Final[Mapping[Wire, str]] = {
     "chat": "/chat/completions",
     "anthropic": "/messages",
@@ -20,7 +22,7 @@ _PIECES: Final = 4
 class Reply(NamedTuple):
     """How a request is answered."""
 
-    kind: Literal["whole", "stream", "cut", "error"]
+    kind: ReplyKind
     text: str
     delay: float = 0.0
     """Seconds before the first byte, and between the pieces of a stream."""
@@ -61,14 +63,11 @@ class Provider:
             if id in self.asked:
                 self.repeated.append(id)
             self.asked[id] = body
-            wire = next(wire for wire, end in PATHS.items() if path.split("?")[0].endswith(end))
-            await self._reply(writer, id, wire, self.replies[id])
+            await self._reply(writer, id, _wire_of(path), self.replies[id])
         with suppress(OSError):
             writer.close()
 
-    async def _reply(
-        self, writer: asyncio.StreamWriter, id: str, wire: Wire, reply: Reply
-    ) -> None:
+    async def _reply(self, writer: asyncio.StreamWriter, id: str, wire: Wire, reply: Reply) -> None:
         await asyncio.sleep(reply.delay)
         if reply.kind in ("whole", "error"):
             is_error = reply.kind == "error"
@@ -95,6 +94,12 @@ class Provider:
 
 
 # --- the APIs ---
+
+
+def _wire_of(path: str) -> Wire:
+    if path.partition("?")[0].endswith(PATHS["chat"]):
+        return "chat"
+    return "anthropic" if path.partition("?")[0].endswith(PATHS["anthropic"]) else "responses"
 
 
 def error_of(text: str) -> bytes:

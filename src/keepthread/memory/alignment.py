@@ -110,13 +110,19 @@ async def align(
 
 
 async def answer(
-    store: Store, session: SessionKey, after: int, given: Sequence[Message], append: Append
+    store: Store,
+    session: SessionKey,
+    after: int,
+    given: Sequence[Message],
+    append: Append,
+    *,
+    hide_late: bool,
 ) -> list[Message]:
     """Append an answer to the message at a position, and return it as stored.
 
     If the log has it already, nothing is stored. An earlier answer to that message is hidden: the
-    client asked again. If the conversation has continued without the answer, it is stored and
-    hidden.
+    client asked again. If the conversation has continued without the answer, it is stored, and
+    hidden with `hide_late`.
     """
     while True:
         known = await read_ranges(store, session)
@@ -132,7 +138,7 @@ async def answer(
             stored = await append(given, known.head.messages)
         except Stale:
             continue
-        if is_late:
+        if is_late and hide_late:
             await _hide_stored(store, session, stored)
         return stored
 

@@ -121,15 +121,22 @@ class Session:
         given = [replace(message, id="") for message in messages]
         return await align(self._store, self.key, given, compared, self._append_at)
 
-    async def add_answer(self, *messages: Message, after: int) -> list[Message]:
+    async def add_answer(
+        self, *messages: Message, after: int, hide_late: bool = True
+    ) -> list[Message]:
         """Store the answer to the message at a position, and return it as stored.
 
         For logs that `align` keeps; `after` is its `last`. An answer that the log has is not stored
         again. An earlier one to that message is hidden, as the client asked again. If the
-        conversation has continued without the answer, it is stored and hidden.
+        conversation has continued without the answer, it is stored and, with `hide_late`, hidden.
         """
+        check_count(after, "after")
         given = [replace(m, id=m.id or self._conversation.ids()) for m in messages]
-        return await answer(self._store, self.key, after, given, self._append_at) if given else []
+        if not given:
+            return []
+        return await answer(
+            self._store, self.key, after, given, self._append_at, hide_late=hide_late
+        )
 
     async def _append_at(self, messages: Sequence[Message], end: int) -> list[Message]:
         return await self.append(*messages, expect=end)

@@ -1,12 +1,13 @@
 """The memory of the proxy: it records requests and answers, and decides what is added."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final, NamedTuple
 
 from keepthread.apps.proxy.additions import as_addition, as_history, recalled_from
-from keepthread.apps.proxy.sessions import LogEnd, Positions, ProxySessions
+from keepthread.apps.proxy.sessions import TRUNCATED, LogEnd, Positions, ProxySessions
 from keepthread.apps.proxy.types import Prepared, ProviderAnswer, ReadRequest
 from keepthread.context.ids import derived_id
 from keepthread.errors import InvalidInput, KeepthreadError, Stale, Unavailable
@@ -18,10 +19,13 @@ from keepthread.stores.codec import new_id
 from keepthread.stores.validation import MAX_COUNT, MAX_ID
 from keepthread.types import JSON, Message
 
-TRUNCATED: Final = "truncated"
-"""In the meta of an answer: its stream ended before the end."""
 RECALL_TOKENS: Final = 300
 CONTEXT_TOKENS: Final = 8000
+_SKIPPED: Final = 20
+"""Hidden messages at the end of a log that are passed over."""
+_MOST_RUNNING: Final = 8
+_WAIT: Final = 0.2
+"""Seconds that a turn of a thread waits for the answer before it, which is being recorded."""
 
 
 class _Recording(NamedTuple):
@@ -37,6 +41,8 @@ class _Recording(NamedTuple):
     """The meta of the answer."""
     made: str | None = None
     """The turn that an addition was made for."""
+    resends: bool = True
+    """Whether the client sends its whole history again."""
 
 
 class _Added(NamedTuple):
@@ -65,6 +71,8 @@ class ProxyMemory:
         turn; a context that is built for a client has up to `context_tokens`.
         """
         self._positions = Positions() if positions is None else positions
+        self._under_way: dict[str, dict[str, asyncio.Event]] = {}
+        """Requests of sessions that are not recorded yet."""
         self._sessions = ProxySessions(memory, credential, self._positions)
         self._recall_tokens = recall_tokens
         self._context_tokens = context_tokens
@@ -90,8 +98,15 @@ class ProxyMemory:
         While the store is away, it goes to the outbox of the memory, if there is one.
         """
         recording = prepared.recording
-        if not isinstance(recording, _Recording):
-            return
+        if isinstance(recording, _Recording):
+            try:
+                await self._record(prepared, recording, answer)
+            finally:
+                self._end(recording)
+
+    async def _record(
+        self, prepared: Prepared, recording: _Recording, answer: ProviderAnswer | None
+    ) -> None:
         session = recording.session
         if prepared.state == "unavailable" and recording.made:  # it came too late to be sent
             with suppress(KeepthreadError):
@@ -100,7 +115,9 @@ class ProxyMemory:
             return
         messages = _named(recording, answer)
         try:
-            stored = await session.add_answer(*messages, after=recording.last)
+            stored = await session.add_answer(
+                *messages, after=recording.last, hide_late=recording.resends
+            )
         except Unavailable:
             self._positions.put(session, None)
             await session.append(*messages)  # without a condition, an outbox accepts it
@@ -120,14 +137,18 @@ class ProxyMemory:
         session = chosen.session
         if session is None:
             return _not_recorded(request, chosen.reason)
-        messages = _labeled(request)
-        if request.mode == "thread":
-            return await self._thread(request, session, messages)
-        if request.mode == "aside":
-            last, position = (await _append_once(session, messages)).seq, None
-            self._positions.put(session, None)
-        else:
+        messages, resends = _labeled(request), request.mode == "alongside"
+        if resends:
             last, position = await self._align(session, messages)
+        else:
+            await self._earlier(session)
+            user, position = await _append_once(session, messages), None
+            last = user.seq
+            self._positions.put(session, None)
+            if request.mode == "thread" and last > len(messages):
+                return await self._thread(request, session, user)
+            if request.mode == "thread":  # there is no history yet: the client's bytes stay
+                request, resends = replace(request, mode="alongside"), False
         added, reason = _Added({}), ""
         if request.mode == "alongside":
             try:
@@ -135,8 +156,38 @@ class ProxyMemory:
             except KeepthreadError as error:  # the message is stored; the rest is not needed
                 reason = f"nothing was recalled: {error.code}"
         recalled = recalled_from(added.by_turn.values())
-        recording = _Recording(session, last, new_id(), position, recalled, added.made)
+        recording = self._begin(
+            _Recording(session, last, new_id(), position, recalled, added.made, resends)
+        )
         return replace(_with_additions(request, session, added), reason=reason, recording=recording)
+
+    def _begin(self, recording: _Recording) -> _Recording:
+        """Note that a request of a thread is under way."""
+        if not recording.resends:
+            running = self._under_way.setdefault(recording.session.id, {})
+            running[recording.nonce] = asyncio.Event()
+        return recording
+
+    def _end(self, recording: _Recording) -> None:
+        running = self._under_way.get(recording.session.id, {})
+        if event := running.pop(recording.nonce, None):
+            event.set()
+        if not running:
+            self._under_way.pop(recording.session.id, None)
+
+    async def _earlier(self, session: Session) -> None:
+        """Wait a moment for the answers to earlier requests of a session to be recorded.
+
+        A client sends its next turn as soon as it has the answer, and does not send that again.
+        """
+        running = [*self._under_way.get(session.id, {}).values()]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_WAIT):
+                for event in running:
+                    await event.wait()
+        if running:
+            for nonce in [*self._under_way.get(session.id, {})][:-_MOST_RUNNING]:
+                self._under_way[session.id].pop(nonce)
 
     async def _counted(self, request: ReadRequest) -> Prepared:
         """Return the additions that a request gets, for one that only counts its tokens."""
@@ -193,12 +244,8 @@ class ProxyMemory:
         is_new = made is not None and newest is not None
         return _Added(found, newest.digest if newest and is_new else None)
 
-    async def _thread(
-        self, request: ReadRequest, session: Session, messages: Sequence[Message]
-    ) -> Prepared:
+    async def _thread(self, request: ReadRequest, session: Session, user: Message) -> Prepared:
         """Build the context of a client that sends its newest turn alone."""
-        user = await _append_once(session, messages)
-        self._positions.put(session, None)
         async with session.resume_turn(user.id) as turn:
             context = await turn.context(budget=self._context_tokens)
         return Prepared(
@@ -207,7 +254,7 @@ class ProxyMemory:
             history=as_history(context, request.wire),
             tokens_added=max(0, context.tokens - user.tokens),
             why=session.id,
-            recording=_Recording(session, user.seq, new_id(), None, {}),
+            recording=self._begin(_Recording(session, user.seq, new_id(), None, {}, None, False)),
         )
 
 
@@ -222,11 +269,23 @@ def _with_additions(request: ReadRequest, session: Session, added: _Added) -> Pr
 
 
 async def _append_once(session: Session, messages: Sequence[Message]) -> Message:
-    """Append messages, unless the log ends with them: then the client sends them again."""
-    newest = await session.messages(limit=len(messages), before=MAX_COUNT)
-    if newest and chain(newest) == chain(messages):
-        return newest[-1]
-    return (await session.append(*[replace(message, id="") for message in messages]))[-1]
+    """Append messages, unless the log ends with them: then the client sends them again.
+
+    An answer after them that was cut off does not count, as the client asks again for it.
+    """
+    while True:
+        newest = await session.messages(limit=len(messages) + _SKIPPED, before=MAX_COUNT)
+        end = newest[-1].seq if newest else 0
+        hidden = await session.hidden()
+        newest = [m for m in newest if not any(h.first <= m.seq <= h.last for h in hidden)]
+        if newest and newest[-1].meta.get(TRUNCATED) is True:
+            newest = newest[:-1]
+        newest = newest[-len(messages) :]
+        if newest and chain(newest) == chain(messages):
+            return newest[-1]
+        with suppress(Stale):  # somebody else wrote in the meantime
+            given = [replace(message, id="") for message in messages]
+            return (await session.append(*given, expect=end))[-1]
 
 
 def _labeled(request: ReadRequest) -> list[Message]:

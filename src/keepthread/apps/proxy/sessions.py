@@ -17,6 +17,8 @@ from keepthread.memory.session import Session
 from keepthread.text_caches import LeastRecent
 from keepthread.types import JSON, Message
 
+TRUNCATED: Final = "truncated"
+"""In the meta of an answer: its stream ended before the end."""
 _PLAIN: Final = re.compile(r"[A-Za-z0-9._:-]{1,100}")
 _MOST_OPENINGS: Final = 8
 """Conversations of a client that begin with the same words and can be distinguished."""
@@ -153,8 +155,8 @@ class ProxySessions:
         if not log:
             return 1
         match = find_match(log, messages)
-        if match.length == len(log):
-            return match.length
+        if match.length >= len(log) - (log[-1].meta.get(TRUNCATED) is True):
+            return match.length  # also if the client asks again for an answer that was cut off
         return match.length if match.length > 1 else 0
 
 

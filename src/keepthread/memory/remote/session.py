@@ -65,9 +65,11 @@ class RemoteSession(Session):
         done = await self._requests.json("POST", "/messages/align", body, once=True)
         return from_json(Aligned, done)
 
-    async def add_answer(self, *messages: Message, after: int) -> list[Message]:
+    async def add_answer(
+        self, *messages: Message, after: int, hide_late: bool = True
+    ) -> list[Message]:
         """Raise `Unsupported`: a log that `align` keeps is kept where the store is opened."""
-        del messages, after
+        del messages, after, hide_late
         raise _not_over_http()
 
     async def recall(

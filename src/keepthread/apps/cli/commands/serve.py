@@ -153,7 +153,10 @@ def http_settings(
 def proxy_settings(settings: MemoryProxySettings) -> ProxySettings:
     """Return the settings as the proxy takes them."""
     return ProxySettings(
-        openai=settings.openai, anthropic=settings.anthropic, strict=settings.strict
+        openai=settings.openai,
+        anthropic=settings.anthropic,
+        strict=settings.strict,
+        memory_deadline=settings.deadline,
     )
 
 

@@ -55,6 +55,12 @@ class MemoryProxySettings:
         project=False,
         flag="--strict",
     )
+    deadline: float = setting(
+        0.3,
+        POSITIVE,
+        "How many seconds the memory may take before a request is relayed without it.",
+        project=False,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
