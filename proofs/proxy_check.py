@@ -65,6 +65,8 @@ async def check(url: str, world: World, talks: Sequence[Talk]) -> Verdict:
                 if (cursor := page.next) is None:
                     break
     verdict.seen["stored messages"] = sum(len(each.log) for each in stored.values())
+    for talk in talks:
+        talk.uncertain |= _asked_twice(world, talk)
     homes = _homes(talks)
     for place, found in stored.items():
         _check_place(verdict, found, homes.get(place, []))
@@ -76,6 +78,17 @@ async def check(url: str, world: World, talks: Sequence[Talk]) -> Verdict:
     for id in world.provider.repeated:
         verdict.broken.append(f"the provider got request {id} more than once")
     return verdict
+
+
+def _asked_twice(world: World, talk: Talk) -> set[str]:
+    """Return the texts of a thread's requests whose answer was given, and did not arrive.
+
+    The client asks again, and sends nothing that shows it.
+    """
+    if talk.naming != "thread":
+        return set()
+    lost = [sent for sent in talk.requests if not sent.complete and sent.id in world.provider.given]
+    return {text for sent in lost for text in (*sent.texts, world.provider.replies[sent.id].text)}
 
 
 def _homes(talks: Sequence[Talk]) -> dict[tuple[str, str], list[Talk]]:
@@ -95,7 +108,7 @@ def _check_place(verdict: Verdict, found: StoredTalk, talks: Sequence[Talk]) -> 
             if message.content not in talk.known and not _is_part(message, talk):
                 verdict.add("misplaced", talk, f"{message.content!r} in {found.id}")
         for text, times in Counter(found.shown).items():
-            if times > 1:
+            if times > 1 and text not in talk.uncertain:
                 verdict.add("doubled", talk, f"{text!r} is shown {times} times")
         again = Counter(message.content for message in found.log)
         verdict.seen["answers sent again after hiding"] += sum(n - 1 for n in again.values())
@@ -126,8 +139,7 @@ def _check_end(verdict: Verdict, talk: Talk, stored: dict[tuple[str, str], Store
         return
     texts = [text for _, text in talk.history]
     wanted = [text for text in texts if not text.startswith("summary")]
-    if talk.naming == "thread":
-        wanted = [text for text in wanted if text not in talk.uncertain or text in found.shown]
+    wanted = [text for text in wanted if text not in talk.uncertain]
     mine = set(wanted)
     shown = [text for text in found.shown if text in mine]
     for text in wanted:

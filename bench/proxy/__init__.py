@@ -33,6 +33,8 @@ _EACH = 50
 _TURNS = 12
 """Turns of a measured conversation; each request sends all of them again."""
 _PARALLEL, _QUICK_PARALLEL = 200, 8
+_PAUSE = 0.2
+"""Seconds before each request: people read answers, and work in the background ends."""
 _CHUNKS, _GAP = 20, 0.05
 _MILLI = 1000.0
 _BARS = {"SQLite": 15.0, "PostgreSQL": 30.0}
@@ -117,7 +119,10 @@ async def _first_bytes(run: Run, store: str, number: int, relays: Relays) -> lis
         for turn, body in enumerate(_conversation(language, _TURNS)):
             both = {"bare": bare, "ours": ours}
             order = ["bare", "ours"] if turn % 2 else ["ours", "bare"]
-            took = {name: await both[name].ask(body, f"bench-{place}") for name in order}
+            took: dict[str, Stream] = {}
+            for name in order:
+                await asyncio.sleep(_PAUSE)
+                took[name] = await both[name].ask(body, f"bench-{place}")
             if place >= 0:
                 added.append(took["ours"].first - took["bare"].first)
                 missing += took["ours"].memory != "recorded"
@@ -134,7 +139,7 @@ async def _first_bytes(run: Run, store: str, number: int, relays: Relays) -> lis
         _row(group, "added to the first byte, median", median(added), Bar(_BARS[store])),
         _row(group, "added to the first byte, p99", _percentile(added, 0.99)),
         _row(group, "CPU of the proxy beside the bare relay, for a request", cpu),
-        Row(group=group, name="requests without memory", value=missing, unit="requests"),
+        _count(group, "requests without memory", missing, "requests"),
     ]
 
 
@@ -166,16 +171,21 @@ async def _many(run: Run, store: str, relays: Relays) -> list[Row]:
             _row(group, f"gap between chunks, {name}, p99", _percentile(gaps, 0.99)),
             _row(group, f"first byte, {name}, median", median(firsts)),
             _row(group, f"first byte, {name}, last", max(firsts)),
-            Row(group=group, name=f"all streams, {name}", value=seconds, unit="s"),
+            _count(group, f"all streams, {name}", seconds, "s"),
         ]
         if name == "proxy":
             late = sum(stream.memory != "recorded" for stream in streams)
-            rows.append(Row(group=group, name="streams without memory", value=late, unit="streams"))
+            rows.append(_count(group, "streams without memory", late, "streams"))
     return rows
 
 
 def _row(group: str, name: str, seconds: float, bar: Bar | None = None) -> Row:
-    return Row(group=group, name=name, value=seconds * _MILLI, unit="ms", bar=bar)
+    return _count(group, name, seconds * _MILLI, "ms", bar)
+
+
+def _count(group: str, name: str, value: float, unit: str, bar: Bar | None = None) -> Row:
+    store = group.partition(",")[0]
+    return Row(group=group, name=f"{store}: {name}", value=value, unit=unit, bar=bar)
 
 
 def _percentile(values: Sequence[float], part: float) -> float:

@@ -22,7 +22,7 @@ from keepthread.apps.proxy.relay import (
     while_connected,
 )
 from keepthread.apps.proxy.routes import Destination, check_query, destination, provider_of
-from keepthread.apps.proxy.settings import ProxySettings
+from keepthread.apps.proxy.settings import MIB, ProxySettings
 from keepthread.apps.proxy.tee import LOG, AnswerTee
 from keepthread.apps.proxy.types import (
     AnswerReader,
@@ -42,9 +42,15 @@ TOKENS_ADDED: Final = "keepthread-tokens-added"
 WHY: Final = "keepthread-why"
 MEMORY: Final = "keepthread-memory"
 
-_MAX_LATE: Final = 64
-"""Requests that wait for a slow memory at the same time; others are relayed without it at once."""
+_AT_ONCE: Final = 8
+"""Requests that ask the memory at the same time.
+
+If as many are late, others are relayed without it at once.
+"""
+_MAX_LATE: Final = 64 * MIB
+"""Bytes of requests that a late memory may still record; others are not recorded."""
 _SESSION_IN_PATH: Final = re.compile(r"/s/([^/]+)(/.*)?")
+_LARGE: Final = 256 * 1024
 _SUCCESS: Final = range(200, 300)
 _JSON_ENCODING: Final = frozenset({b"content-encoding"})
 
@@ -109,7 +115,8 @@ class Proxy:
         self._settings = settings
         self._wires = wires
         self._upstream = UpstreamClient(settings)
-        self._late = 0
+        self._asking = asyncio.Semaphore(_AT_ONCE)
+        self._late: list[int] = []
         self._tasks: set[asyncio.Task[Any]] = set()
         self._running: set[asyncio.Event] = set()
 
@@ -246,24 +253,22 @@ class Proxy:
         records: bool,
     ) -> Decided:
         """Ask the memory what to add; if it fails or is late, nothing is."""
-        plain = self._wires.decoded(body, request.headers.get("content-encoding", ""))
-        try:
-            read = None if plain is None else self._wires.read(wire, plain, request.headers)
-        except Exception as error:  # noqa: BLE001 - the request is relayed as it is
-            LOG.error("a request cannot be read: %s", type(error).__name__)
-            read = None
+        if len(body) < _LARGE:
+            read = self._read(request, wire, body)
+        else:  # other streams continue
+            read = await asyncio.to_thread(self._read, request, wire, body)
         if read is None:
             return Decided(_not_recorded("the request has an unknown form"))
         if read.mode == "off":
             return Decided(_not_recorded("off"))
-        if self._late >= _MAX_LATE:
+        is_late = len(self._late) >= _AT_ONCE
+        if is_late and sum(self._late) > _MAX_LATE:
             return Decided(_UNAVAILABLE)
-        asking = asyncio.create_task(_asked(memory, read, records))
-        done, _ = await asyncio.wait((asking,), timeout=self._settings.memory_deadline)
+        asking = asyncio.create_task(self._ask(memory, read, records))
+        patience = 0 if is_late else self._settings.memory_deadline
+        done, _ = await asyncio.wait((asking,), timeout=patience)
         if not done:
-            self._late += 1
-            self._keep(asking)
-            asking.add_done_callback(self._arrived)
+            self._wait_for(asking, len(body))
             LOG.warning("the memory is late: a request is relayed without it")
             return Decided(_UNAVAILABLE, read, asking)
         if error := asking.exception():
@@ -271,8 +276,23 @@ class Proxy:
             return Decided(_UNAVAILABLE)
         return Decided(asking.result(), read)
 
-    def _arrived(self, _: "asyncio.Task[Prepared]") -> None:
-        self._late -= 1
+    def _read(self, request: ClientRequest, wire: WireName, body: bytes) -> ReadRequest | None:
+        try:
+            plain = self._wires.decoded(body, request.headers.get("content-encoding", ""))
+            return None if plain is None else self._wires.read(wire, plain, request.headers)
+        except Exception as error:  # noqa: BLE001 - the request is relayed as it is
+            LOG.error("a request cannot be read: %s", _place(error))
+            return None
+
+    async def _ask(self, memory: MemoryOfProxy, request: ReadRequest, records: bool) -> Prepared:
+        async with self._asking:
+            return await memory.prepare(request, records=records)
+
+    def _wait_for(self, asking: "asyncio.Task[Prepared]", size: int) -> None:
+        """Let a late memory finish, so that it records what it can."""
+        self._late.append(size)
+        self._keep(asking)
+        asking.add_done_callback(lambda _: self._late.remove(size))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self._keep(asyncio.create_task(work))
@@ -298,10 +318,6 @@ _UNAVAILABLE: Final = Prepared(mode="off", state="unavailable", reason="memory u
 
 def _not_recorded(reason: str) -> Prepared:
     return Prepared(mode="off", state="not-recorded", reason=reason)
-
-
-async def _asked(memory: MemoryOfProxy, request: ReadRequest, records: bool) -> Prepared:
-    return await memory.prepare(request, records=records)
 
 
 async def _record(memory: MemoryOfProxy, decided: Decided, answer: ProviderAnswer | None) -> None:
