@@ -63,8 +63,7 @@ class Provider:
             if id in self.asked:
                 self.repeated.append(id)
             self.asked[id] = body
-            found = [wire for wire, end in PATHS.items() if path.split("?")[0].endswith(end)]
-            await self._reply(writer, id, found[0], self.replies[id])
+            await self._reply(writer, id, _wire_of(path), self.replies[id])
         with suppress(OSError):
             writer.close()
 
@@ -95,6 +94,12 @@ class Provider:
 
 
 # --- the APIs ---
+
+
+def _wire_of(path: str) -> Wire:
+    if path.partition("?")[0].endswith(PATHS["chat"]):
+        return "chat"
+    return "anthropic" if path.partition("?")[0].endswith(PATHS["anthropic"]) else "responses"
 
 
 def error_of(text: str) -> bytes:

@@ -7,11 +7,11 @@ from itertools import count
 from typing import Any, Final
 
 from keepthread.testing.script import Received, Say, arguments_in_pieces, in_pieces
-from keepthread.testing.wires import Stream, as_json
-from keepthread.testing.wires.openai_chat_answer import error, models
+from keepthread.testing.wires import Stream, as_json, openai_chat_answer
 from keepthread.types import ToolCall, Usage
 
-__all__ = ["error", "error_event", "finished", "is_sealed", "models", "seal", "stream", "whole"]
+error: Final = openai_chat_answer.error
+models: Final = openai_chat_answer.models
 
 _INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
 _CODES: Final = {429: "rate_limit_exceeded"}
