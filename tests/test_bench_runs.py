@@ -97,6 +97,16 @@ def test_the_server_is_judged_beside_a_bare_route(tmp_path: Path) -> None:
     assert all(float(str(row["value"])) > 0 for row in rows)
 
 
+def test_the_proxy_is_judged_beside_a_bare_relay(tmp_path: Path) -> None:
+    rows = run_quick("proxy", tmp_path)
+    assert {row["name"]: row["bar"] for row in rows if row["bar"]} == {
+        "SQLite: added to the first byte, median": "<= 15",
+        "PostgreSQL: added to the first byte, median": "<= 30",
+    }
+    names = [str(row["name"]) for row in rows]
+    assert len(set(names)) == len(names)
+
+
 def test_a_quick_run_gives_whole_rows(
     quick: list[dict[str, object]],
     prefixes: list[dict[str, object]],

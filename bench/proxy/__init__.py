@@ -139,7 +139,7 @@ async def _first_bytes(run: Run, store: str, number: int, relays: Relays) -> lis
         _row(group, "added to the first byte, median", median(added), Bar(_BARS[store])),
         _row(group, "added to the first byte, p99", _percentile(added, 0.99)),
         _row(group, "CPU of the proxy beside the bare relay, for a request", cpu),
-        Row(group=group, name="requests without memory", value=missing, unit="requests"),
+        _count(group, "requests without memory", missing, "requests"),
     ]
 
 
@@ -171,16 +171,21 @@ async def _many(run: Run, store: str, relays: Relays) -> list[Row]:
             _row(group, f"gap between chunks, {name}, p99", _percentile(gaps, 0.99)),
             _row(group, f"first byte, {name}, median", median(firsts)),
             _row(group, f"first byte, {name}, last", max(firsts)),
-            Row(group=group, name=f"all streams, {name}", value=seconds, unit="s"),
+            _count(group, f"all streams, {name}", seconds, "s"),
         ]
         if name == "proxy":
             late = sum(stream.memory != "recorded" for stream in streams)
-            rows.append(Row(group=group, name="streams without memory", value=late, unit="streams"))
+            rows.append(_count(group, "streams without memory", late, "streams"))
     return rows
 
 
 def _row(group: str, name: str, seconds: float, bar: Bar | None = None) -> Row:
-    return Row(group=group, name=name, value=seconds * _MILLI, unit="ms", bar=bar)
+    return _count(group, name, seconds * _MILLI, "ms", bar)
+
+
+def _count(group: str, name: str, value: float, unit: str, bar: Bar | None = None) -> Row:
+    store = group.partition(",")[0]
+    return Row(group=group, name=f"{store}: {name}", value=value, unit=unit, bar=bar)
 
 
 def _percentile(values: Sequence[float], part: float) -> float:

@@ -50,6 +50,7 @@ If as many are late, others are relayed without it at once.
 _MAX_LATE: Final = 64 * MIB
 """Bytes of requests that a late memory may still record; others are not recorded."""
 _SESSION_IN_PATH: Final = re.compile(r"/s/([^/]+)(/.*)?")
+_LARGE: Final = 256 * 1024
 _SUCCESS: Final = range(200, 300)
 _JSON_ENCODING: Final = frozenset({b"content-encoding"})
 
@@ -252,12 +253,10 @@ class Proxy:
         records: bool,
     ) -> Decided:
         """Ask the memory what to add; if it fails or is late, nothing is."""
-        plain = self._wires.decoded(body, request.headers.get("content-encoding", ""))
-        try:
-            read = None if plain is None else self._wires.read(wire, plain, request.headers)
-        except Exception as error:  # noqa: BLE001 - the request is relayed as it is
-            LOG.error("a request cannot be read: %s", type(error).__name__)
-            read = None
+        if len(body) < _LARGE:
+            read = self._read(request, wire, body)
+        else:  # other streams continue
+            read = await asyncio.to_thread(self._read, request, wire, body)
         if read is None:
             return Decided(_not_recorded("the request has an unknown form"))
         if read.mode == "off":
@@ -276,6 +275,14 @@ class Proxy:
             LOG.warning("the memory failed: %s; a request is relayed without it", _kind(error))
             return Decided(_UNAVAILABLE)
         return Decided(asking.result(), read)
+
+    def _read(self, request: ClientRequest, wire: WireName, body: bytes) -> ReadRequest | None:
+        try:
+            plain = self._wires.decoded(body, request.headers.get("content-encoding", ""))
+            return None if plain is None else self._wires.read(wire, plain, request.headers)
+        except Exception as error:  # noqa: BLE001 - the request is relayed as it is
+            LOG.error("a request cannot be read: %s", _place(error))
+            return None
 
     async def _ask(self, memory: MemoryOfProxy, request: ReadRequest, records: bool) -> Prepared:
         async with self._asking:
