@@ -35,6 +35,10 @@ ALLOWED: Mapping[str, tuple[set[str], str]] = {
     "cli/commands/serve.py": ({"hold"}, "opens the memory that is served"),
     "cli/commands/mcp.py": ({"hold"}, "opens the memory that is served, and gives one owner's"),
     "cli/commands/proxy.py": ({"hold"}, "opens the memory that is used, and gives one owner's"),
+    "hooks/events.py": (
+        {"hold", "store"},
+        "opens the memory of the settings, recalls by one owner's, and imports session files",
+    ),
     "http/app.py": ({"hold"}, "builds the application over an open memory"),
     "http/caller.py": ({"hold"}, "makes the handle of the credential's tenant and owner"),
     "http/state.py": ({"hold"}, "keeps the memory of a worker, and gives that of a tenant"),
