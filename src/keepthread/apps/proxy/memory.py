@@ -233,13 +233,17 @@ class ProxyMemory:
         """Return the additions of a request: earlier ones again, and one for a new turn."""
         turns = [turn for turn in request.turns if turn.place is not None]
         newest = turns[-1] if turns and request.turns[-1] is turns[-1] else None
-        made = None
         if newest and request.ends_with_user and newest.text.strip():
             first = max(1, last - len(request.messages) + 1)
-            made = await session.recall(
-                newest.digest, newest.text, budget=self._recall_tokens, shown_from=first
+            earlier, made = await asyncio.gather(
+                session.additions(),
+                session.recall(
+                    newest.digest, newest.text, budget=self._recall_tokens, shown_from=first
+                ),
             )
-        known = {each.key: each for each in await session.additions()}
+        else:
+            earlier, made = await session.additions(), None
+        known = {each.key: each for each in (*earlier, *([made] if made else ()))}
         found = {turn.digest: known[turn.digest] for turn in turns if turn.digest in known}
         is_new = made is not None and newest is not None
         return _Added(found, newest.digest if newest and is_new else None)
