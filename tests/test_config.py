@@ -416,7 +416,8 @@ def test_a_project_sets_no_address_key_order_or_end_of_conversations(folder: Pat
     numbers = "port workers metrics_port rate burst concurrency deadline stop_delay drain"
     values |= {f"server.{name}": "x" for name in texts.split()}
     values |= {f"server.{name}": 1 for name in numbers.split()}
-    values |= {"server.audit_days": 90}
+    values |= {"server.audit_days": 90, "proxy.port": 1, "proxy.deadline": 1}
+    values |= {"proxy.openai": "http://h", "proxy.anthropic": "http://h", "proxy.strict": True}
     assert values.keys() == {key for key in KEYS if not KEYS[key].metadata["project"]}
     for key, value in values.items():
         (folder / PROJECT_FILE).write_text(nested({key: value}))

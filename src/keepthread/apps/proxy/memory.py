@@ -86,7 +86,9 @@ class ProxyMemory:
         if request.mode == "off":
             return _not_recorded(request, "the memory is off for this request")
         try:
-            return await (self._prepare(request) if records else self._counted(request))
+            if not records:
+                return await self._counted(request)
+            return await self._prepare(request)
         except InvalidInput as error:
             return _not_recorded(request, f"it cannot be stored: {error.code}")
         except KeepthreadError as error:
