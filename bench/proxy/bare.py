@@ -50,5 +50,6 @@ if __name__ == "__main__":
         lifespan="off",
         http="h11",
         ws="none",
+        timeout_keep_alive=75,
         backlog=1024,
     )

@@ -46,6 +46,8 @@ class Connection:
 
     async def ask(self, body: object, session: str) -> Stream:
         """Send a request of the chat API, and read its answer to the end."""
+        if self._streams is None or self._streams[0].at_eof():  # it was closed after a pause
+            await self.open()
         assert self._streams
         reader, writer = self._streams
         data = json.dumps(body).encode()

@@ -42,7 +42,7 @@ TOKENS_ADDED: Final = "keepthread-tokens-added"
 WHY: Final = "keepthread-why"
 MEMORY: Final = "keepthread-memory"
 
-_AT_ONCE: Final = 8
+_AT_ONCE: Final = 4
 """Requests that ask the memory at the same time.
 
 If as many are late, others are relayed without it at once.
@@ -264,8 +264,8 @@ class Proxy:
         is_late = len(self._late) >= _AT_ONCE
         if is_late and sum(self._late) > _MAX_LATE:
             return Decided(_UNAVAILABLE)
-        asking = asyncio.create_task(self._ask(memory, read, records))
         patience = 0 if is_late else self._settings.memory_deadline
+        asking = asyncio.create_task(self._ask(memory, read, records, patience))
         done, _ = await asyncio.wait((asking,), timeout=patience)
         if not done:
             self._wait_for(asking, len(body))
@@ -284,8 +284,15 @@ class Proxy:
             LOG.error("a request cannot be read: %s", _place(error))
             return None
 
-    async def _ask(self, memory: MemoryOfProxy, request: ReadRequest, records: bool) -> Prepared:
+    async def _ask(
+        self, memory: MemoryOfProxy, request: ReadRequest, records: bool, patience: float
+    ) -> Prepared:
+        """Ask the memory; a request that was relayed before its turn came is only recorded."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + patience
         async with self._asking:
+            if loop.time() >= until:
+                request = replace(request, ends_with_user=False)
             return await memory.prepare(request, records=records)
 
     def _wait_for(self, asking: "asyncio.Task[Prepared]", size: int) -> None:

@@ -55,6 +55,12 @@ class Local:
     port: int
 
 
+class LocalProtocol(BoundedProtocol):
+    """HTTP/1.1 for programs on this machine, which keep connections for their next question."""
+
+    head_seconds = _KEEP_ALIVE
+
+
 class LocalApp:
     """The ASGI application: it lets in who knows the token, under a name of this machine."""
 
@@ -139,7 +145,7 @@ def uvicorn_settings(app: Any) -> uvicorn.Config:
     """Return how uvicorn runs: HTTP/1.1 only, without logs or headers of its own."""
     return uvicorn.Config(
         app,
-        http=BoundedProtocol,
+        http=LocalProtocol,
         ws="none",
         lifespan="off",
         log_config=None,

@@ -86,7 +86,9 @@ class ProxyMemory:
         if request.mode == "off":
             return _not_recorded(request, "the memory is off for this request")
         try:
-            return await (self._prepare(request) if records else self._counted(request))
+            if not records:
+                return await self._counted(request)
+            return await self._prepare(request)
         except InvalidInput as error:
             return _not_recorded(request, f"it cannot be stored: {error.code}")
         except KeepthreadError as error:
@@ -233,13 +235,17 @@ class ProxyMemory:
         """Return the additions of a request: earlier ones again, and one for a new turn."""
         turns = [turn for turn in request.turns if turn.place is not None]
         newest = turns[-1] if turns and request.turns[-1] is turns[-1] else None
-        made = None
         if newest and request.ends_with_user and newest.text.strip():
             first = max(1, last - len(request.messages) + 1)
-            made = await session.recall(
-                newest.digest, newest.text, budget=self._recall_tokens, shown_from=first
+            earlier, made = await asyncio.gather(
+                session.additions(),
+                session.recall(
+                    newest.digest, newest.text, budget=self._recall_tokens, shown_from=first
+                ),
             )
-        known = {each.key: each for each in await session.additions()}
+        else:
+            earlier, made = await session.additions(), None
+        known = {each.key: each for each in (*earlier, *([made] if made else ()))}
         found = {turn.digest: known[turn.digest] for turn in turns if turn.digest in known}
         is_new = made is not None and newest is not None
         return _Added(found, newest.digest if newest and is_new else None)
