@@ -135,7 +135,7 @@ async def answer(
         if [_likeness(m) for m in later[: len(given)]] == [_likeness(m) for m in given]:
             return later[: len(given)]
         is_cut = _is_cut(given[-1])
-        # What arrived of an answer does not replace all of it, which came by another request.
+        # The beginning of an answer does not replace a whole one, which came by another request.
         gives_way = is_cut and bool(later) and not _is_cut(later[-1])
         is_late = known.ranges.hides(after) or any(m.role != "assistant" for m in later)
         is_late = is_late or gives_way
