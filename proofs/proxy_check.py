@@ -83,11 +83,16 @@ async def check(url: str, world: World, talks: Sequence[Talk]) -> Verdict:
 def _asked_twice(world: World, talk: Talk) -> set[str]:
     """Return the texts of a thread's requests whose answer was given, and did not arrive.
 
-    The client asks again, and sends nothing that shows it.
+    The client asks again, and sends nothing that shows it. Nor does it send an answer again that
+    its proxy was about to record when it was killed.
     """
     if talk.naming != "thread":
         return set()
-    lost = [sent for sent in talk.requests if not sent.complete and sent.id in world.provider.given]
+    lost = [
+        sent
+        for sent in talk.requests
+        if sent.id in world.at_kills or (not sent.complete and sent.id in world.provider.given)
+    ]
     return {text for sent in lost for text in (*sent.texts, world.provider.replies[sent.id].text)}
 
 

@@ -101,6 +101,8 @@ class Talk:
     requests: list[Sent] = field(default_factory=list[Sent])
     branches: "list[Talk]" = field(default_factory=list["Talk"])
     written: int = 0
+    least: int = 1
+    """Messages at the beginning that stay, so that the rest can be found in the log."""
 
     # --- acting ---
 
@@ -128,13 +130,14 @@ class Talk:
 
     async def regenerate(self) -> None:
         """Have the newest answer generated again."""
-        if len(self.history) > 2 or self.naming == "header":
+        if len(self.history) > self.least + 1:
             self.history.pop()
             await self.deliver()
 
     async def edit(self) -> None:
         """Change an earlier question; the client drops what came after it."""
-        later = [n for n, said in enumerate(self.history) if said[0] == "user"][1:]
+        users = [n for n, said in enumerate(self.history) if said[0] == "user"]
+        later = [n for n in users if n >= self.least]
         if later:
             del self.history[self.rng.choice(later) :]
             await self.ask()
@@ -152,7 +155,7 @@ class Talk:
     async def branch(self) -> None:
         """Continue an earlier point of the conversation in another one."""
         ends = [n + 1 for n, said in enumerate(self.history) if said[0] == "assistant"]
-        at = self.rng.choice(ends)
+        at = self.rng.choice([end for end in ends if end >= self.least] or ends[-1:])
         made = Talk(
             self.world,
             f"{self.name}b{len(self.branches)}",
@@ -163,18 +166,20 @@ class Talk:
             history=self.history[:at],
             known=set(self.known),
             summarized=set(self.summarized),
+            least=self.least,
         )
         self.branches.append(made)
         await made.ask()
 
     async def summarize(self) -> None:
         """Put a summary in the place of the oldest messages, and ask."""
-        keep = self.rng.randrange(2, len(self.history) - 1)
+        keep = self.rng.randrange(3, len(self.history) - 1)
         keep -= self.history[-keep][0] != "user"
         old = self.history[:-keep] if keep else []
         if old:
             self.summarized |= {text for _, text in old}
             self.history = [("user", self.text("summary")), *self.history[-keep:]]
+            self.least = 3
         await self.ask()
 
     def text(self, what: str) -> str:
@@ -201,14 +206,20 @@ class Talk:
                 return
             if not sent.status:
                 await asyncio.sleep(_PAUSE)
-            elif trial and self.naming != "thread" and len(self.history) > 1 and self.gives_up():
+            elif (
+                trial
+                and self.naming != "thread"
+                and len(self.history) > self.least
+                and self.gives_up()
+            ):
                 self.history.pop()
                 return
         self.world.broken.append(f"{self.name}: no answer after {_MOST_TRIALS} attempts")
 
     def gives_up(self) -> bool:
         """Return whether the user deletes a question that was not answered."""
-        is_so = self.rng.random() < _GIVE_UP
+        may_be = self.naming != "thread" and len(self.history) > self.least
+        is_so = may_be and self.rng.random() < _GIVE_UP
         self.world.seen["questions dropped"] += is_so
         return is_so
 

@@ -136,6 +136,17 @@ async def test_another_answer_replaces_the_first_and_a_late_one_stays_hidden(sto
     await mine.record(cut, None)
 
 
+async def test_half_an_answer_does_not_replace_a_whole_one(store: Store) -> None:
+    memory = over(store)
+    mine = proxy(memory)
+    one, two = [await mine.prepare(request([user("hi")])) for _ in range(2)]
+    await mine.record(two, said("a whole answer"))
+    await mine.record(one, said("a whole", complete=False))
+    session = await session_of(memory, one)
+    assert await shown(session) == ["hi", "a whole answer"]
+    assert len(await session.messages()) == 3
+
+
 async def test_sessions_belong_to_a_credential(store: Store) -> None:
     memory = over(store)
     ids = set[str]()

@@ -30,6 +30,8 @@ _SURE: Final = 2
 _MOST_SKIPPED: Final = 3
 """Messages of a client's own summary, before those that the log has."""
 _SUMMARY: Final = "client_summary"
+CUT: Final = "truncated"
+"""In the meta of an answer: it was cut off."""
 
 Append: TypeAlias = Callable[[Sequence[Message], int], Awaitable[list[Message]]]
 """Appends messages to a log that ends at a position, else raises `Stale`."""
@@ -122,7 +124,8 @@ async def answer(
 
     If the log has it already, nothing is stored. An earlier answer to that message is hidden: the
     client asked again. If the conversation has continued without the answer, it is stored, and
-    hidden with `hide_late`.
+    hidden with `hide_late`. An answer that was cut off (`truncated` in its meta) replaces none that
+    is complete.
     """
     while True:
         known = await read_ranges(store, session)
@@ -131,16 +134,24 @@ async def answer(
         later = await _shown(store, session, known.ranges, known.head.messages, after)
         if [_likeness(m) for m in later[: len(given)]] == [_likeness(m) for m in given]:
             return later[: len(given)]
+        is_cut = _is_cut(given[-1])
+        # The beginning of an answer does not replace a whole one, which came by another request.
+        gives_way = is_cut and bool(later) and not _is_cut(later[-1])
         is_late = known.ranges.hides(after) or any(m.role != "assistant" for m in later)
+        is_late = is_late or gives_way
         try:
             if later and not is_late:
                 await hide_from(store, session, later[0].seq, REWOUND, known)
             stored = await append(given, known.head.messages)
         except Stale:
             continue
-        if is_late and hide_late:
+        if is_late and (hide_late or is_cut):
             await _hide_stored(store, session, stored)
         return stored
+
+
+def _is_cut(message: Message) -> bool:
+    return message.meta.get(CUT) is True
 
 
 async def _hide_stored(store: Store, session: SessionKey, stored: Sequence[Message]) -> None:
@@ -176,7 +187,8 @@ def _find(log: Sequence[_Likeness], given: Sequence[_Likeness]) -> Match:
         for skipped in range(min(len(given), _MOST_SKIPPED + 1))
         for at in _places(log, given[skipped])
     ]
-    sure = [match for match in found if match.length >= _SURE or match.end == len(log)]
+    # A summary that the client wrote before is as good as a message.
+    sure = [m for m in found if m.length and (len(m.known) >= _SURE or m.end == len(log))]
     return max(sure, key=lambda match: match.length, default=nowhere)
 
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from keepthread.apps.proxy.additions import as_addition, as_history, recalled_from
-from keepthread.apps.proxy.sessions import TRUNCATED, LogEnd, Positions, ProxySessions
+from keepthread.apps.proxy.sessions import LogEnd, Positions, ProxySessions
 from keepthread.apps.proxy.types import Prepared, ProviderAnswer, ReadRequest
 from keepthread.context.ids import derived_id
 from keepthread.errors import InvalidInput, KeepthreadError, Stale, Unavailable
 from keepthread.memory.additions import Addition
-from keepthread.memory.alignment import chain
+from keepthread.memory.alignment import CUT, chain
 from keepthread.memory.owner import OwnerMemory
 from keepthread.memory.session import Session
 from keepthread.stores.codec import new_id
@@ -284,7 +284,7 @@ async def _append_once(session: Session, messages: Sequence[Message]) -> Message
         end = newest[-1].seq if newest else 0
         hidden = await session.hidden()
         newest = [m for m in newest if not any(h.first <= m.seq <= h.last for h in hidden)]
-        if newest and newest[-1].meta.get(TRUNCATED) is True:
+        if newest and newest[-1].meta.get(CUT) is True:
             newest = newest[:-1]
         newest = newest[-len(messages) :]
         if newest and chain(newest) == chain(messages):
@@ -317,7 +317,7 @@ def _named(recording: _Recording, answer: ProviderAnswer) -> list[Message]:
         for number, message in enumerate(answer.messages)
     ]
     if not answer.complete:
-        named[-1] = replace(named[-1], meta={**named[-1].meta, TRUNCATED: True})
+        named[-1] = replace(named[-1], meta={**named[-1].meta, CUT: True})
     return named
 
 

@@ -11,14 +11,12 @@ from typing import Final, NamedTuple
 
 from keepthread.apps.proxy.types import ReadRequest
 from keepthread.errors import SessionNotFound
-from keepthread.memory.alignment import chain, find_match
+from keepthread.memory.alignment import CUT, chain, find_match
 from keepthread.memory.owner import OwnerMemory
 from keepthread.memory.session import Session
 from keepthread.text_caches import LeastRecent
 from keepthread.types import JSON, Message
 
-TRUNCATED: Final = "truncated"
-"""In the meta of an answer: its stream ended before the end."""
 _PLAIN: Final = re.compile(r"[A-Za-z0-9._:-]{1,100}")
 _MOST_OPENINGS: Final = 8
 """Conversations of a client that begin with the same words and can be distinguished."""
@@ -155,7 +153,7 @@ class ProxySessions:
         if not log:
             return 1
         match = find_match(log, messages)
-        if match.length >= len(log) - (log[-1].meta.get(TRUNCATED) is True):
+        if match.length >= len(log) - (log[-1].meta.get(CUT) is True):
             return match.length  # also if the client asks again for an answer that was cut off
         return match.length if match.length > 1 else 0
 
