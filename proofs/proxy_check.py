@@ -152,10 +152,19 @@ def _check_end(verdict: Verdict, talk: Talk, stored: dict[tuple[str, str], Store
             verdict.add("lost", talk, f"{text!r} is not shown in {found.id}")
     if Counter(shown) == Counter(wanted) and shown != wanted:
         verdict.add("out of order", talk, f"{found.id} shows {shown}, not {wanted}")
+    others = talk.summarized | talk.uncertain | set(texts) | _begun(talk)
     for text in found.shown:
-        others = talk.summarized | talk.uncertain | set(texts)
         if text not in others and not text.startswith("summary"):
             verdict.add("misplaced", talk, f"{text!r} is shown, and the client dropped it")
+
+
+def _begun(talk: Talk) -> set[str]:
+    """Return the beginnings of answers to questions that may not have been recorded again.
+
+    They stay in view: the whole answer, which would take their place, was given without the memory.
+    """
+    asked = [sent for sent in talk.requests if sent.texts[-1] in talk.uncertain]
+    return {sent.answer for sent in asked if sent.answer and not sent.complete}
 
 
 def _check_answers(

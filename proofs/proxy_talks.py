@@ -172,13 +172,16 @@ class Talk:
         await made.ask()
 
     async def summarize(self) -> None:
-        """Put a summary in the place of the oldest messages, and ask."""
-        keep = self.rng.randrange(3, len(self.history) - 1)
-        keep -= self.history[-keep][0] != "user"
-        old = self.history[:-keep] if keep else []
-        if old:
-            self.summarized |= {text for _, text in old}
-            self.history = [("user", self.text("summary")), *self.history[-keep:]]
+        """Put a summary in the place of the oldest messages, and ask.
+
+        The log has the messages that stay: otherwise nothing shows where they continue it.
+        """
+        await self.ask()
+        if self.requests[-1].state == "recorded" and self.history[-1][0] == "assistant":
+            users = [n for n, said in enumerate(self.history) if said[0] == "user"]
+            first = self.rng.choice(users[1:-1])
+            self.summarized |= {text for _, text in self.history[:first]}
+            self.history = [("user", self.text("summary")), *self.history[first:]]
             self.least = 3
         await self.ask()
 

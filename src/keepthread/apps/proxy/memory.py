@@ -72,7 +72,9 @@ class ProxyMemory:
         """
         self._positions = Positions() if positions is None else positions
         self._under_way: dict[str, dict[str, asyncio.Event]] = {}
-        """Requests of sessions that are not recorded yet."""
+        """Requests of threads that are not recorded yet, by session."""
+        self._recording: set[str] = set()
+        """Requests whose answers are being recorded."""
         self._sessions = ProxySessions(memory, credential, self._positions)
         self._recall_tokens = recall_tokens
         self._context_tokens = context_tokens
@@ -101,6 +103,7 @@ class ProxyMemory:
         """
         recording = prepared.recording
         if isinstance(recording, _Recording):
+            self._recording.add(recording.nonce)
             try:
                 await self._record(prepared, recording, answer)
             finally:
@@ -171,6 +174,7 @@ class ProxyMemory:
         return recording
 
     def _end(self, recording: _Recording) -> None:
+        self._recording.discard(recording.nonce)
         running = self._under_way.get(recording.session.id, {})
         if event := running.pop(recording.nonce, None):
             event.set()
@@ -178,18 +182,21 @@ class ProxyMemory:
             self._under_way.pop(recording.session.id, None)
 
     async def _earlier(self, session: Session) -> None:
-        """Wait a moment for the answers to earlier requests of a session to be recorded.
+        """Wait for the answers to earlier requests of a session to be recorded.
 
-        A client sends its next turn as soon as it has the answer, and does not send that again.
+        A client sends its next turn as soon as it has the answer, and does not send that again. An
+        answer that is still on its way is waited for only a moment.
         """
-        running = [*self._under_way.get(session.id, {}).values()]
+        running = dict(self._under_way.get(session.id, {}))
         with suppress(TimeoutError):
             async with asyncio.timeout(_WAIT):
-                for event in running:
+                for event in running.values():
                     await event.wait()
-        if running:
-            for nonce in [*self._under_way.get(session.id, {})][:-_MOST_RUNNING]:
-                self._under_way[session.id].pop(nonce)
+        for nonce, event in running.items():
+            if nonce in self._recording:
+                await event.wait()
+        if len(running) > _MOST_RUNNING:  # some were never recorded: the client had left
+            self._under_way.pop(session.id, None)
 
     async def _counted(self, request: ReadRequest) -> Prepared:
         """Return the additions that a request gets, for one that only counts its tokens."""
