@@ -69,14 +69,15 @@ class HttpFuzz:
         self.tally = FuzzTally()
 
     def run(self, size: int, number: int, progress: Callable[[int, int], None]) -> FuzzTally:
-        """Send about `size` requests, evenly over the operations; `number` is the seed."""
+        """Send `size` requests or a few more, over all operations; `number` is the seed."""
         rng = random.Random(number)
         ways = [(each, mode) for each in self.operations for mode in GenerationMode]
-        each_way = max(1, size // len(ways))
         rng.shuffle(ways)
-        for operation, mode in ways:
-            self._send_some(operation, mode, each_way, rng)
-            progress(self.tally.requests, max(size, self.tally.requests))
+        while (missing := size - self.tally.requests) > 0:
+            each_way = max(1, missing // len(ways))
+            for operation, mode in ways:
+                self._send_some(operation, mode, each_way, rng)
+                progress(self.tally.requests, max(size, self.tally.requests))
         return self.tally
 
     def _send_some(self, operation: Any, mode: Any, count: int, rng: random.Random) -> None:
