@@ -147,6 +147,29 @@ async def test_half_an_answer_does_not_replace_a_whole_one(store: Store) -> None
     assert len(await session.messages()) == 3
 
 
+async def test_an_answer_that_the_client_continued_after_stays_in_view(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = over(store)
+    mine = proxy(memory)
+    one, two = [await mine.prepare(request([user("hi")])) for _ in range(2)]
+    await mine.record(one, said("first"))
+    session = await session_of(memory, one)
+    append, trials = Session.append, 0
+
+    async def late(self: Session, *messages: Message, expect: int | None = None) -> list[Message]:
+        nonlocal trials
+        trials += 1
+        if trials == 1:  # the client continues while its second answer is recorded
+            await append(session, user("more"))
+        return await append(self, *messages, expect=expect)
+
+    monkeypatch.setattr(Session, "append", late)
+    await mine.record(two, said("second"))
+    assert await shown(session) == ["hi", "first", "more"]
+    assert [m.content for m in await session.messages()] == ["hi", "first", "more", "second"]
+
+
 async def test_sessions_belong_to_a_credential(store: Store) -> None:
     memory = over(store)
     ids = set[str]()

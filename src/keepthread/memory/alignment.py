@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from keepthread.context.hidden import REWOUND, HiddenRanges
 from keepthread.errors import Stale
-from keepthread.memory.history import hide_from, read_ranges
+from keepthread.memory.history import hide_from, read_ranges, show_again
 from keepthread.memory.tool_calls import TOOL_SOURCE
 from keepthread.protocols import Store
 from keepthread.types import Hidden, Message, SessionKey
@@ -139,11 +139,14 @@ async def answer(
         gives_way = is_cut and bool(later) and not _is_cut(later[-1])
         is_late = known.ranges.hides(after) or any(m.role != "assistant" for m in later)
         is_late = is_late or gives_way
+        replaced = None
         try:
             if later and not is_late:
-                await hide_from(store, session, later[0].seq, REWOUND, known)
+                replaced = await hide_from(store, session, later[0].seq, REWOUND, known)
             stored = await append(given, known.head.messages)
         except Stale:
+            if replaced:  # the client may have continued after that answer
+                await show_again(store, session, replaced)
             continue
         if is_late and (hide_late or is_cut):
             await _hide_stored(store, session, stored)

@@ -107,6 +107,18 @@ async def hide_from(
     return Hidden(first, known.head.messages, tokens, reason)
 
 
+async def show_again(store: Store, session: SessionKey, span: Hidden) -> None:
+    """Take back a `hide_from`, also if messages were added since."""
+    while True:
+        ranges, version, _ = await read_ranges(store, session)
+        if span not in ranges.hidden:  # a later range covers it
+            return
+        left = HiddenRanges([each for each in ranges.hidden if each != span], ranges.inner)
+        with suppress(Stale):
+            await _put_ranges(store, session, left, version)
+            return
+
+
 async def unhide(store: Store, session: SessionKey) -> Hidden | None:
     """Show again what was hidden last, unless messages were added since; return that range."""
     while True:
