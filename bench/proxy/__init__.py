@@ -171,9 +171,9 @@ async def _many(run: Run, store: str, relays: Relays) -> list[Row]:
         rows += [
             _row(group, f"delay of a chunk, {name}, median", median(late)),
             _row(group, f"delay of a chunk, {name}, p99", _percentile(late, 0.99)),
-            _row(group, f"first byte, {name}, median", median(firsts)),
-            _row(group, f"first byte, {name}, p99", _percentile(firsts, 0.99)),
-            _row(group, f"first byte, {name}, last", max(firsts)),
+            _row(group, f"first byte of a stream, {name}, median", median(firsts)),
+            _row(group, f"first byte of a stream, {name}, p99", _percentile(firsts, 0.99)),
+            _row(group, f"first byte of a stream, {name}, last", max(firsts)),
         ]
         if name == "proxy":
             without = sum(stream.memory != "recorded" for stream in streams)

@@ -139,6 +139,10 @@ class Session(Wrapper[AsyncSession]):
 
     append = blocking(AsyncSession.append)
     align = blocking(AsyncSession.align)
+    add_answer = blocking(AsyncSession.add_answer)
+    recall = blocking(AsyncSession.recall)
+    additions = blocking(AsyncSession.additions)
+    drop_addition = blocking(AsyncSession.drop_addition)
     add_message = blocking(AsyncSession.add_message)
     add_turn = blocking(AsyncSession.add_turn)
 

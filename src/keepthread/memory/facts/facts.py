@@ -28,7 +28,7 @@ from keepthread.types import JSON, Message, Origin, Page
 _CURRENT: Final = ("live", "quarantined")
 _MOST: Final[Mapping[str, Origin]] = {OWNER: "operator", "model": "tool"}
 """The highest trust of a fact by who noted it."""
-_TICK: Final = 0.001
+_TICK: Final = 1e-6
 _NO_MODEL: Final = "no model extracts facts here; open the memory with extraction=Extraction(model)"
 _FORGOTTEN: Final = (
     "this fact was forgotten, and these messages cannot bring it back; remember it without messages"
