@@ -14,7 +14,7 @@ from keepthread.apps.proxy.settings import Provider, ProxySettings
 from keepthread.apps.proxy.types import WireName
 
 _VERSION: Final = "/v1"
-_PATH: Final = re.compile(r"(?:/(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})*)+")
+_PATH: Final = re.compile(r"/(?:[A-Za-z0-9._~!$&'(),;=:@*+/-]|%[0-9A-Fa-f]{2})*")
 _QUERY: Final = re.compile(r"[\x21\x23-\x7e]*")
 _HIDDEN: Final = re.compile(rb"[\x00-\x20/\\\x7f]")
 _WIRES: Final[Mapping[str, WireName]] = {
