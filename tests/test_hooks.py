@@ -147,6 +147,19 @@ async def test_a_sub_agent_is_a_session_of_its_own(world: HookWorld) -> None:
     assert await world.texts("s1") == ["Find the keeper.", "Found."]
 
 
+async def test_the_end_of_a_session_stores_what_a_sub_agent_wrote_late(world: HookWorld) -> None:
+    world.transcript("s1", "Find the keeper.", "Found.")
+    texts = ("Look for the keeper.", "It is Amaranta.")
+    child = world.transcript("s1", texts[0], agent="a7")
+    async with helper() as path:
+        await stored(path, world, "SubagentStop", agent_transcript_path=str(child), agent_id="a7")
+        assert await world.texts("s1/a7") == [texts[0]]
+        world.transcript("s1", *texts, agent="a7")
+        await stored(path, world, "Stop")
+    assert await world.texts("s1/a7") == [*texts]
+    assert await world.texts("s1") == ["Find the keeper.", "Found."]
+
+
 async def test_a_session_of_codex(world: HookWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     sample = Path(__file__).parent / "chats" / "codex.jsonl"
     path = world.home / ".codex" / "sessions" / "2026" / "rollout.jsonl"

@@ -9,7 +9,7 @@ import json
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import AsyncExitStack, ExitStack, suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, cast
 
@@ -122,12 +122,8 @@ class HookMemories:
         """Store what the session files of a request have, and the memory has not."""
         memory, owner = await self._memory(request, create=True)
         counter = self._counters[memory]
-        with ExitStack() as stack:
-            files = [
-                stack.enter_context(open_transcript(path, request.agent, self._environ))
-                for path in request.transcripts
-            ]
-            await import_agents(memory.store, files, counter=counter, owner=owner)
+        files = session_files(request, self._environ)
+        await import_agents(memory.store, files, counter=counter, owner=owner)
 
     async def _memory(self, request: HookRequest, *, create: bool) -> tuple[Memory, str]:
         """Return the memory and the owner of the settings that apply in the request's folder."""
@@ -162,6 +158,19 @@ def _folder(request: HookRequest) -> Path:
 
 
 # --- session files ---
+
+
+def session_files(request: HookRequest, environ: Mapping[str, str]) -> Iterator[BinaryIO]:
+    """Yield the session files of a request, each open until the next one: also of sub-agents.
+
+    An agent may write the end of a sub-agent's file after it has called the hook for it.
+    """
+    for path in request.transcripts:
+        with open_transcript(path, request.agent, environ) as file:
+            yield file
+        for child in sorted(Path(path).with_suffix("").glob("subagents/*.jsonl")):
+            with open_transcript(str(child), request.agent, environ) as file:
+                yield file
 
 
 def open_transcript(path: str, agent: str, environ: Mapping[str, str]) -> BinaryIO:
