@@ -17,12 +17,12 @@ import sqlite3
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import httpx2
 
@@ -40,7 +40,7 @@ from proofs.http_clients import (
 )
 from proofs.http_faults import WORKERS, Held, Relay, Serving
 from proofs.http_journal import Found, Journal, Person, compare, read_store
-from proofs.places import Place, file_url, new_place
+from proofs.places import Place, prove_in_a_file, prove_on_a_server
 from servers import free_port
 
 TENANTS: Final = ("acme", "zeta")
@@ -357,26 +357,6 @@ def outcome(scene: Scene, found: Sequence[Found]) -> Outcome:
     return Outcome(figures=figures, broken=tuple(broken))
 
 
-def run(size: int, seed: int, progress: Progress) -> Outcome:
-    with tempfile.TemporaryDirectory() as folder:
-        url = file_url(Path(folder) / "memory.db")
-        return held_or_not(prove(url, None, size, random.Random(seed), progress))
-
-
-def run_on(kind: str, size: int, seed: int, progress: Progress) -> Outcome:
-    with new_place(kind) as place:
-        return held_or_not(prove(place.url, place, size, random.Random(seed), progress))
-
-
-def held_or_not(proving: Coroutine[Any, Any, Outcome]) -> Outcome:
-    """Run a proof; one that could not go on did not hold."""
-    try:
-        return asyncio.run(proving)
-    except (RuntimeError, ExceptionGroup) as error:
-        found = error.exceptions if isinstance(error, ExceptionGroup) else [error]
-        return Outcome(figures={}, broken=tuple(map(repr, found)))
-
-
 PROOF: Final = Proof(
     name="P24",
     promise="over HTTP nothing acknowledged is lost, stored twice or given to another owner",
@@ -384,6 +364,9 @@ PROOF: Final = Proof(
     small=16,
     closing=2000,
     long=20_000,
-    run=run,
-    on={"postgres": partial(run_on, "postgres"), "redis": partial(run_on, "redis")},
+    run=partial(prove_in_a_file, prove),
+    on={
+        "postgres": partial(prove_on_a_server, prove, "postgres"),
+        "redis": partial(prove_on_a_server, prove, "redis"),
+    },
 )

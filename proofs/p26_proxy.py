@@ -19,17 +19,17 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import httpx2
 
 from proofs import Outcome, Progress, Proof
-from proofs.places import Place, file_url, new_place
+from proofs.places import Place, prove_in_a_file, prove_on_a_server
 from proofs.proxy_check import Verdict, check
 from proofs.proxy_provider import Provider, Wire
 from proofs.proxy_talks import OWNERS, Naming, Talk, World
@@ -264,26 +264,6 @@ def outcome(scene: Scene, talks: Sequence[Talk], verdict: Verdict) -> Outcome:
     return Outcome(figures=figures, broken=(*world.broken, *verdict.broken))
 
 
-def run(size: int, seed: int, progress: Progress) -> Outcome:
-    with tempfile.TemporaryDirectory() as folder:
-        url = file_url(Path(folder) / "memory.db")
-        return held_or_not(prove(url, None, size, random.Random(seed), progress))
-
-
-def run_on(kind: str, size: int, seed: int, progress: Progress) -> Outcome:
-    with new_place(kind) as place:
-        return held_or_not(prove(place.url, place, size, random.Random(seed), progress))
-
-
-def held_or_not(proving: Coroutine[Any, Any, Outcome]) -> Outcome:
-    """Run a proof; one that could not go on did not hold."""
-    try:
-        return asyncio.run(proving)
-    except (RuntimeError, TimeoutError, ExceptionGroup) as error:
-        found = error.exceptions if isinstance(error, ExceptionGroup) else [error]
-        return Outcome(figures={}, broken=tuple(map(repr, found)))
-
-
 PROOF: Final = Proof(
     name="P26",
     promise="through the proxy nothing that was answered is lost, doubled or misplaced",
@@ -291,6 +271,6 @@ PROOF: Final = Proof(
     small=4,
     closing=1000,
     long=10_000,
-    run=run,
-    on={"postgres": partial(run_on, "postgres")},
+    run=partial(prove_in_a_file, prove),
+    on={"postgres": partial(prove_on_a_server, prove, "postgres")},
 )

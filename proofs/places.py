@@ -4,15 +4,17 @@ import asyncio
 import os
 import random
 import signal
+import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 from keepthread.errors import Unavailable
 from keepthread.protocols import Store
 from keepthread.stores.url import store_at
+from proofs import Outcome, Progress
 from servers import postgres, redis
 from servers.redis import wait_for
 
@@ -151,6 +153,36 @@ def new_place(kind: str) -> Iterator[Place]:
 def file_url(path: Path) -> str:
     """Name a store in a file."""
     return f"sqlite:///{path}"
+
+
+Proving: TypeAlias = Callable[
+    [str, Place | None, int, random.Random, Progress], Coroutine[Any, Any, Outcome]
+]
+"""A proof over the store at a URL; with a place, its server can be stopped."""
+
+
+def prove_in_a_file(prove: Proving, size: int, seed: int, progress: Progress) -> Outcome:
+    """Run a proof on a new SQLite file."""
+    with tempfile.TemporaryDirectory() as folder:
+        url = file_url(Path(folder) / "memory.db")
+        return _held_or_not(prove(url, None, size, random.Random(seed), progress))
+
+
+def prove_on_a_server(
+    prove: Proving, kind: str, size: int, seed: int, progress: Progress
+) -> Outcome:
+    """Run a proof on a new server."""
+    with new_place(kind) as place:
+        return _held_or_not(prove(place.url, place, size, random.Random(seed), progress))
+
+
+def _held_or_not(proving: Coroutine[Any, Any, Outcome]) -> Outcome:
+    """Run a proof; one that could not go on did not hold."""
+    try:
+        return asyncio.run(proving)
+    except (RuntimeError, TimeoutError, ExceptionGroup) as error:
+        found = error.exceptions if isinstance(error, ExceptionGroup) else [error]
+        return Outcome(figures={}, broken=tuple(map(repr, found)))
 
 
 @asynccontextmanager

@@ -84,7 +84,7 @@ def check(request: dict[str, Any]) -> list[str]:
     return problems or [
         *_messages(request),
         *_tokens(request),
-        *_stream(request),
+        *stream_problems(request, STREAMING),
         *_choice(request),
         *_format(request),
     ]
@@ -123,13 +123,14 @@ def _tokens(request: dict[str, Any]) -> list[str]:
     return []
 
 
-def _stream(request: dict[str, Any]) -> list[str]:
+def stream_problems(request: dict[str, Any], rules: Mapping[str, fields.FieldRule]) -> list[str]:
+    """Return what is wrong with the options of a stream, which an API has rules for."""
     options = request.get("stream_options")
     if options is None:
         return []
     if not request.get("stream"):
         return ["The 'stream_options' parameter is only allowed when 'stream' is enabled."]
-    return field_problems(options, STREAMING, "stream_options.")
+    return field_problems(options, rules, "stream_options.")
 
 
 def _tools(request: dict[str, Any]) -> list[str]:
@@ -157,9 +158,7 @@ def _tool(tool: Any, where: str) -> list[str]:
         problems.append(f"Invalid '{where}.function.description': string too long")
     if problems or "parameters" not in function:
         return problems
-    found = schemas.problems(function["parameters"])
-    if not found and function.get("strict"):
-        found = schemas.strict_problems(function["parameters"])
+    found = schemas.openai_problems(function["parameters"], strict=function.get("strict"))
     return [f"Invalid schema for function {function['name']!r}: {problem}" for problem in found]
 
 
@@ -193,9 +192,7 @@ def _format(request: dict[str, Any]) -> list[str]:
         return ["Missing required parameter: 'response_format.json_schema', its name or schema"]
     if problems := field_problems(inner, FORMAT, "response_format.json_schema."):
         return problems
-    found = schemas.problems(inner["schema"])
-    if not found and inner.get("strict"):
-        found = schemas.strict_problems(inner["schema"])
+    found = schemas.openai_problems(inner["schema"], strict=inner.get("strict"))
     return [f"Invalid schema for response_format {inner['name']!r}: {p}" for p in found]
 
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from keepthread.testing.wires import fields, is_object, openai_responses, schemas
 from keepthread.testing.wires.fields import FLAG, LIST, OBJECT, TEXT, TEXTS, or_null
-from keepthread.testing.wires.openai_chat_request import field_problems
+from keepthread.testing.wires.openai_chat_request import field_problems, stream_problems
 
 _EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _TIERS: Final = ("auto", "default", "flex", "scale", "priority", "fast", "ultrafast")
@@ -104,7 +104,7 @@ def check(request: dict[str, Any], earlier: Sequence[Mapping[str, Any]] = ()) ->
         problems.append("Missing required parameter: 'model'.")
     problems = problems or openai_responses.check(request, earlier) or _tools(request)
     return problems or [
-        *_stream(request),
+        *stream_problems(request, STREAMING),
         *_choice(request),
         *_format(request),
         *_include(request),
@@ -112,15 +112,6 @@ def check(request: dict[str, Any], earlier: Sequence[Mapping[str, Any]] = ()) ->
         *field_problems(_object(request, "reasoning"), REASONING, "reasoning."),
         *_kept(request),
     ]
-
-
-def _stream(request: dict[str, Any]) -> list[str]:
-    options = request.get("stream_options")
-    if options is None:
-        return []
-    if not request.get("stream"):
-        return ["The 'stream_options' parameter is only allowed when 'stream' is enabled."]
-    return field_problems(options, STREAMING, "stream_options.")
 
 
 def _tools(request: dict[str, Any]) -> list[str]:
@@ -146,9 +137,7 @@ def _tool(tool: Any, where: str) -> list[str]:
         problems.append(f"Missing required parameter: '{where}.name'.")
     if problems or tool.get("parameters") is None:
         return problems
-    found = schemas.problems(tool["parameters"])
-    if not found and tool.get("strict"):
-        found = schemas.strict_problems(tool["parameters"])
+    found = schemas.openai_problems(tool["parameters"], strict=tool.get("strict"))
     return [f"Invalid schema for function {tool['name']!r}: {problem}" for problem in found]
 
 
@@ -190,9 +179,7 @@ def _format(request: dict[str, Any]) -> list[str]:
     if not {"name", "schema"} <= given.keys():
         # “Missing required parameter: 'text.format.name'.”
         return ["Missing required parameter: 'text.format.name' or 'text.format.schema'."]
-    found = schemas.problems(given["schema"])
-    if not found and given.get("strict"):
-        found = schemas.strict_problems(given["schema"])
+    found = schemas.openai_problems(given["schema"], strict=given.get("strict"))
     return [f"Invalid schema for response_format {given['name']!r}: {p}" for p in found]
 
 

@@ -32,6 +32,12 @@ def problems(schema: Any) -> list[str]:
     return [p for path, part in _parts(schema) for p in _part(part, path, schema)]
 
 
+def openai_problems(schema: Any, *, strict: Any) -> list[str]:
+    """Return what OpenAI refuses in a schema, which may be a strict one."""
+    found = problems(schema)
+    return strict_problems(schema) if strict and not found else found
+
+
 def strict_problems(schema: Mapping[str, Any]) -> list[str]:
     """Return what OpenAI refuses in a strict schema."""
     found: list[str] = []
