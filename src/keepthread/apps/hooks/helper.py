@@ -129,7 +129,7 @@ class HookHelper:
                 return await self._memories.recall(hook)
         except (Unavailable, StoreClosed):
             self._memories.forget_connections()
-        except (KeepthreadError, OSError):  # there is no store yet, or settings are wrong
+        except (KeepthreadError, OSError):  # no store exists yet, or a setting is wrong
             pass
         return ""
 

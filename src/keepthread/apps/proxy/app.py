@@ -215,7 +215,7 @@ class Proxy:
             sent, without = body, frozenset[bytes]()
             if decided.request and (prepared.additions or prepared.history is not None):
                 sent = self._wires.splice(decided.request, prepared.additions, prepared.history)
-                without = _JSON_ENCODING  # what was added to is no longer compressed
+                without = _JSON_ENCODING  # a body with an addition is sent uncompressed
             headers = upstream_headers(
                 request.raw_headers, secret=request.secret, without=without, length=len(sent)
             )

@@ -152,7 +152,7 @@ class ProxyMemory:
             self._positions.put(session, None)
             if request.mode == "thread" and last > len(messages):
                 return await self._thread(request, session, user)
-            if request.mode == "thread":  # there is no history yet: the client's bytes stay
+            if request.mode == "thread":  # a first turn: the client's bytes stay
                 request, resends = replace(request, mode="alongside"), False
         added, reason = _Added({}), ""
         if request.mode == "alongside":
