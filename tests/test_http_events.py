@@ -147,6 +147,20 @@ async def test_a_stream_ends_in_time_so_that_a_key_is_checked_again(tmp_path: Pa
         assert pieces[-1].startswith(b'event: error\ndata: {"type": "invalid_input"')
 
 
+async def test_a_stream_that_has_just_begun_ends_when_the_server_stops(tmp_path: Path) -> None:
+    async with http_world(url_of(tmp_path)) as world:
+        memory = world.memory.for_owner("ann")
+        await memory.session("s")
+        page = await memory.changes(limit=0)
+        state = world.app.state.keepthread
+        await state.prepare()
+        watch = Watch(memory, state.feed_of("default"), page.next)
+        watch.wake()  # before it waits
+        async with asyncio.timeout(30):
+            assert not (await watch.next(3600)).page
+        watch.close()
+
+
 # --- streams that share their reads ---
 
 

@@ -185,6 +185,7 @@ class Watch:
         self._feed = feed
         self._after = after
         self._live: Subscription | None = None
+        self._is_woken = False
         self._seen: Sequence[Change] = ()
 
     async def next(self, seconds: float) -> EventBatch:
@@ -194,7 +195,7 @@ class Watch:
             if page:
                 return EventBatch(page)
         assert self._live is not None
-        batch = await self._live.take(seconds)
+        batch = await self._live.take(0 if self._is_woken else seconds)
         if batch is None:
             return EventBatch(Page([], cursor=self._feed.present(self._live.owner) or self._after))
         self._after = batch.page.next
@@ -203,7 +204,8 @@ class Watch:
         return self._without_seen(batch)
 
     def wake(self) -> None:
-        """Let `next` return, and not wait again."""
+        """Let `next` return, and not wait again, also if it does not wait yet."""
+        self._is_woken = True
         if self._live is not None:
             self._live.wake()
 
