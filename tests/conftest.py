@@ -41,11 +41,26 @@ _KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "DISCORD_TOKEN")
 _LONG = ("test_proofs_", "test_bench", "test_transcripts", "test_machine", "test_first_chat")
 
 
+_NIGHTLY = Path(__file__).with_name("nightly.txt")
+
+
+def nightly_tests() -> list[str]:
+    """Return the ids of tests, or their beginnings, that a change does not wait for."""
+    lines = [line.strip() for line in _NIGHTLY.read_text("utf-8").splitlines()]
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give proofs, benchmarks and transcripts room: on a busy machine they are slow, not stuck.
 
-    They run first, so that no process has one of them left when the other has nothing to do.
+    They run first, so that no process has one of them left when the other has nothing to do. Tests
+    that `nightly.txt` names are left to the night.
     """
+    nightly = tuple(nightly_tests())
+    for item in items:
+        if item.nodeid.startswith(nightly):
+            item.add_marker(pytest.mark.nightly)
     items.sort(key=lambda item: not item.path.name.startswith(_LONG))
     for item in items:
         if item.path.name.startswith(_LONG) and item.get_closest_marker("timeout") is None:

@@ -1,6 +1,8 @@
 """The files that a repository has for people and services: workflows, templates, citation."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 import yaml
 
 import keepthread
+from tests.conftest import nightly_tests
 
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -69,3 +72,14 @@ def test_templates_hooks_and_updates_are_read_as_they_are_meant() -> None:
     assert all((ROOT / hook["entry"].split()[-1]).exists() for hook in hooks[2:])
     updates = read(ROOT / ".github" / "dependabot.yml")["updates"]
     assert [each["package-ecosystem"] for each in updates] == ["github-actions", "pip"]
+
+
+def test_every_test_that_is_left_to_the_night_exists() -> None:
+    """One that was renamed would come back into the build unnoticed."""
+    lines = nightly_tests()
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "nightly"]
+    files = sorted({line.partition("::")[0] for line in lines})
+    ran = subprocess.run([*command, *files], cwd=ROOT, capture_output=True, text=True, check=False)
+    found = ran.stdout.splitlines()
+    for line in lines:
+        assert any(id.startswith(line) for id in found), f"{line} is not a test\n{ran.stdout}"
