@@ -378,13 +378,13 @@ class Found(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """A message and the session it is in."""
+    """A message, and its session: the key, id and owner, and the epoch when it was read."""
 
     session: SessionKey
     id: str
-    """The session's id."""
     owner: str
     message: Message
+    epoch: int
 
 
 class Embedding(NamedTuple):

@@ -8,27 +8,28 @@ drops it. Facts are stored by their keys alone, and read again each time.
 
 import asyncio
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
-from keepthread.context.hidden import HiddenRanges
 from keepthread.context.quoting import flat, sanitize
 from keepthread.context.recall import recollect
+from keepthread.context.trust import lowest, trust_in
 from keepthread.context.why import Why, WhyBuilder
-from keepthread.errors import SessionGone, Stale
+from keepthread.errors import Stale
 from keepthread.memory.conversation import Conversation
-from keepthread.memory.history import read_ranges
-from keepthread.protocols import KnownFact, Recalled, Recollection, Store
-from keepthread.stores.kinds import ADDITION
+from keepthread.memory.material import marks_of
+from keepthread.memory.search.search import Relevant
+from keepthread.protocols import KnownFact, Recalled, Recollection
+from keepthread.stores.kinds import ADDITION, MARKS
 from keepthread.stores.validation import check_count, check_id, check_text
 from keepthread.types import (
     JSON,
     Choice,
     Message,
+    Origin,
     Record,
     Scope,
     Selection,
-    SessionKey,
     Span,
 )
 
@@ -44,6 +45,8 @@ class Addition(NamedTuple):
     tokens: int
     at: float
     """When it was made, in seconds since 1970."""
+    trust: Origin
+    """The least trusted origin of what it quotes."""
     facts: Sequence[str]
     """The keys of the facts in it."""
     messages: Sequence[tuple[str, int]]
@@ -56,6 +59,7 @@ class _Parts(NamedTuple):
     fence: str
     tokens: int
     at: float
+    trust: Origin
     facts: Sequence[str]
     messages: Sequence[tuple[str, int]]
     body: str
@@ -64,8 +68,7 @@ class _Parts(NamedTuple):
     def of(cls, record: Record) -> "_Parts":
         value: Any = record.value
         shown = [(session, seq) for session, seq in value["messages"]]
-        start = (value["fence"], value["tokens"], value["at"], value["facts"])
-        return cls(*start, shown, value["body"])
+        return cls(**{**value, "messages": shown})
 
     def addition(self, key: str, known: Mapping[str, str]) -> Addition | None:
         """Return it with the texts of its facts; those that are forgotten are left out."""
@@ -76,11 +79,20 @@ class _Parts(NamedTuple):
             return None
         head, end = f"[recalled, quoted, fence {self.fence}]", f"[end of quote, fence {self.fence}]"
         text = "\n".join([head, *lines, end])
-        return Addition(key, text, self.tokens, self.at, facts, self.messages)
+        return Addition(key, text, self.tokens, self.at, self.trust, facts, self.messages)
+
+
+class Additions(NamedTuple):
+    """What `Session.recall` found for a turn, and what the session's earlier turns had."""
+
+    made: Addition | None
+    """That of the turn, also if it was made before; None if nothing is relevant."""
+    earlier: Sequence[Addition]
 
 
 async def read_additions(conversation: Conversation) -> list[Addition]:
     """Return the additions of a session that can still be shown, in the order of their keys."""
+    await _stored(conversation)
     found = await conversation.store.scan(Scope(session=conversation.key), ADDITION)
     parts = [(record.key, _Parts.of(record)) for record in found]
     has_facts = any(each.facts for _, each in parts)
@@ -91,6 +103,7 @@ async def read_additions(conversation: Conversation) -> list[Addition]:
 
 async def drop_addition(conversation: Conversation, key: str) -> bool:
     """Drop the addition of a turn; return whether there was one."""
+    await _stored(conversation)
     scope = Scope(session=conversation.key)
     return await conversation.store.drop(scope, ADDITION, check_id(key, "key"))
 
@@ -106,9 +119,9 @@ class AddedTo(NamedTuple):
 
 
 async def make_addition(
-    conversation: Conversation, question: AddedTo, budget: int
-) -> Addition | None:
-    """Recall for a question, and store what is added; None if nothing is relevant.
+    conversation: Conversation, question: AddedTo, budget: int, *, wait: bool
+) -> Additions:
+    """Recall for a question, and store what is added; with `wait`, wait until it is stored.
 
     If the key has an addition already, that one is returned.
     """
@@ -116,39 +129,51 @@ async def make_addition(
     check_text(question.text, "a query")
     check_count(budget, "budget")
     check_count(question.shown_from, "shown_from")
-    key = question.key
-    earlier, hidden = await asyncio.gather(
-        read_additions(conversation), read_ranges(conversation.store, conversation.key)
+    scope = Scope(session=conversation.key)
+    earlier, marks, facts, relevant = await asyncio.gather(
+        read_additions(conversation),
+        conversation.store.scan(scope, MARKS),
+        _facts(conversation, question.text),
+        _relevant(conversation, question, budget),
     )
-    if mine := [each for each in earlier if each.key == key]:
-        return mine[0]
-    made = await _made(conversation, question, budget, hidden.ranges, earlier)
-    if made is None:
-        return None
-    parts, hits, account, facts = made
-    try:
-        spans, epochs = await _sources(conversation.store, hits)
-        value = cast(JSON, {**parts._asdict(), "messages": [list(each) for each in parts.messages]})
-        scope = Scope(session=conversation.key)
-        await conversation.store.put(
-            scope, ADDITION, key, value, made_of=spans, version=0, epochs=epochs
-        )
-    except Stale:  # something was erased, or another process made one for this turn
-        return next((a for a in await read_additions(conversation) if a.key == key), None)
-    conversation.choice_log.note_addition(conversation.key, _why(parts, budget, account, facts))
-    return parts.addition(key, {fact.key: fact.text for fact in facts})
+    others = [each for each in earlier if each.key != question.key]
+    if mine := [each for each in earlier if each.key == question.key]:
+        return Additions(mine[0], others)
+    hidden = marks_of(marks).hidden
+    recalled = await conversation.searching().recalled(relevant, conversation.key, hidden)
+    composed = _composed(conversation, budget, facts, recalled, others)
+    if composed is None:
+        return Additions(None, others)
+    if wait or not conversation.runtime.background.is_free(_name(conversation)):
+        return Additions(await _put(conversation, question.key, budget, composed), others)
+    conversation.runtime.background.soon(
+        _name(conversation), lambda: _put(conversation, question.key, budget, composed)
+    )
+    return Additions(composed.addition(question.key), others)
 
 
-async def _made(
+class _Composed(NamedTuple):
+    """An addition that is not stored yet."""
+
+    parts: _Parts
+    hits: Sequence[Recollection]
+    """The chunks in it."""
+    facts: Sequence[KnownFact]
+    account: WhyBuilder
+
+    def addition(self, key: str) -> Addition | None:
+        """Return it as `read_additions` does."""
+        return self.parts.addition(key, {fact.key: fact.text for fact in self.facts})
+
+
+def _composed(
     conversation: Conversation,
-    question: AddedTo,
     budget: int,
-    hidden: HiddenRanges,
+    known: Sequence[KnownFact],
+    recalled: Recalled,
     earlier: Sequence[Addition],
-) -> tuple[_Parts, list[Recollection], WhyBuilder, Sequence[KnownFact]] | None:
-    known, recalled = await asyncio.gather(
-        _facts(conversation, question.text), _recalled(conversation, question, budget, hidden)
-    )
+) -> _Composed | None:
+    """Choose what is added; None if there is nothing."""
     told = {key for each in earlier for key in each.facts}
     quoted = {place for each in earlier for place in each.messages}
     facts = [fact for fact in known if fact.key not in told][:_MOST_FACTS]
@@ -169,18 +194,59 @@ async def _made(
         return None
     chunks = [chunk for _, made in account.made for chunk in made.chunks] if message else []
     shown = {(chunk.session, chunk.seq) for chunk in chunks}
-    body = "\n".join(message.content.splitlines()[1:-1]) if message else ""
-    tokens = budget - room + (message.tokens if message else 0)
+    origins = [fact.trust for fact in chosen]
     parts = _Parts(
-        fence,
-        tokens,
-        conversation.runtime.clock(),
-        [fact.key for fact in chosen],
-        sorted(shown),
-        body,
+        fence=fence,
+        tokens=budget - room + (message.tokens if message else 0),
+        at=conversation.runtime.clock(),
+        trust=lowest([*origins, trust_in(message)] if message else origins),
+        facts=[fact.key for fact in chosen],
+        messages=sorted(shown),
+        body="\n".join(message.content.splitlines()[1:-1]) if message else "",
     )
     used = [hit for hit in hits if (hit.id, hit.message.seq) in shown]
-    return parts, used, account, chosen
+    return _Composed(parts, used, chosen, account)
+
+
+async def _put(
+    conversation: Conversation, key: str, budget: int, composed: _Composed
+) -> Addition | None:
+    """Store an addition, and return it; if there is one already, return that.
+
+    It names the epochs that its messages were read at: one that was erased since makes it `Stale`.
+    """
+    spans = {Span(hit.session, hit.message.seq, hit.message.seq) for hit in composed.hits}
+    epochs = {hit.session: hit.epoch for hit in composed.hits}
+    parts = composed.parts
+    value = cast(JSON, {**parts._asdict(), "messages": [list(each) for each in parts.messages]})
+    scope = Scope(session=conversation.key)
+    try:
+        await conversation.store.put(
+            scope, ADDITION, key, value, made_of=sorted(spans), version=0, epochs=epochs
+        )
+    except Stale:  # something was erased, or another process made one for this turn
+        return await _read_again(conversation, key)
+    why = _why(parts, budget, composed.account, composed.facts)
+    conversation.choice_log.note_addition(conversation.key, why)
+    return composed.addition(key)
+
+
+async def _read_again(conversation: Conversation, key: str) -> Addition | None:
+    record = await conversation.store.get(Scope(session=conversation.key), ADDITION, key)
+    if record is None:
+        return None
+    parts = _Parts.of(record)
+    return parts.addition(key, await _texts(conversation) if parts.facts else {})
+
+
+def _name(conversation: Conversation) -> tuple[str, str]:
+    """Return the name under which an addition is stored in the background."""
+    return ("addition", conversation.key)
+
+
+async def _stored(conversation: Conversation) -> None:
+    """Wait for an addition that is being stored in the background."""
+    await conversation.runtime.background.done(_name(conversation))
 
 
 async def _facts(conversation: Conversation, query: str) -> Sequence[KnownFact]:
@@ -199,43 +265,16 @@ async def _texts(conversation: Conversation) -> dict[str, str]:
     return {fact.key: fact.text for fact in index.facts(current=False)} if index else {}
 
 
-async def _recalled(
-    conversation: Conversation, question: AddedTo, budget: int, hidden: HiddenRanges
-) -> Recalled:
-    return await conversation.searching().recall(
+async def _relevant(conversation: Conversation, question: AddedTo, budget: int) -> Relevant:
+    return await conversation.searching().relevant(
         question.text,
         owner=conversation.owner,
         session=conversation.key,
         everywhere=True,
         before=question.shown_from,
-        hidden=hidden.hidden,
         room=budget,
         telling=True,
     )
-
-
-async def _sources(
-    store: Store, hits: Iterable[Recollection]
-) -> tuple[list[Span], dict[SessionKey, int]]:
-    """Return what an addition is made of, and the epochs of those sessions.
-
-    Epochs are read first, and then that no message is erased: one that is erased later makes the
-    record `Stale`.
-    """
-    seqs: dict[SessionKey, set[int]] = {}
-    for hit in hits:
-        seqs.setdefault(hit.session, set()).add(hit.message.seq)
-    try:
-        described = await asyncio.gather(*(store.describe(session) for session in seqs))
-        epochs = {session: info.epoch for session, info in zip(seqs, described, strict=True)}
-        found = await asyncio.gather(
-            *(store.find(key, seqs=sorted(seqs[key])) for key, epoch in epochs.items() if epoch)
-        )
-    except SessionGone:
-        raise Stale("a recalled session was deleted") from None
-    if any(message.state != "live" for messages in found for message in messages):
-        raise Stale("a recalled message was erased")
-    return [Span(session, seq, seq) for session in seqs for seq in sorted(seqs[session])], epochs
 
 
 def _why(parts: _Parts, budget: int, account: WhyBuilder, facts: Sequence[KnownFact]) -> Why:

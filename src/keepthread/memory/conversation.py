@@ -321,16 +321,17 @@ class Conversation(NamedTuple):
 
     async def _recall(self, material: Material, request: RecallRequest) -> Recalled:
         """Return messages related to the question that the window does not show."""
-        return await self.searching().recall(
+        searching = self.searching()
+        found = await searching.relevant(
             asked_of(material),
             owner=self.owner,
             session=self.key,
             everywhere=request.everywhere,
             before=request.before,
-            hidden=material.hidden,
             room=request.room,
             telling=request.relevant_only,
         )
+        return await searching.recalled(found, self.key, material.hidden)
 
     def _view(self, name: str) -> View:
         found = self.views.get(name)

@@ -141,10 +141,10 @@ class StoredRanges(NamedTuple):
 async def read_ranges(store: Store, session: SessionKey) -> StoredRanges:
     """Return the hidden ranges of a session."""
     head = await store.describe(session)
-    record = await store.get(Scope(session=session), MARKS, MARKS)
-    if record is None:
+    found = await store.scan(Scope(session=session), MARKS)  # one round trip, also if there is none
+    if not found:
         return StoredRanges(HiddenRanges(), 0, head)
-    return StoredRanges(HiddenRanges.from_json(record.value), record.version, head)
+    return StoredRanges(HiddenRanges.from_json(found[0].value), found[0].version, head)
 
 
 async def _put_ranges(

@@ -137,6 +137,11 @@ class Background:
 
     # --- waiting ---
 
+    def is_free(self, name: Hashable) -> bool:
+        """Return whether no work runs under a name."""
+        with self._lock:
+            return name not in self._running
+
     async def done(self, name: Hashable) -> None:
         """Wait until no work runs under a name."""
         while running := self._taken_over([name]):

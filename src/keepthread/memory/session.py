@@ -3,15 +3,16 @@
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from keepthread.context.context import Context
 from keepthread.context.ids import derived_ids
-from keepthread.errors import InvalidInput, MessageNotFound, Stale
+from keepthread.errors import InvalidInput, KeepthreadError, MessageNotFound, Stale
 from keepthread.memory import history as branching
 from keepthread.memory.additions import (
     AddedTo,
     Addition,
+    Additions,
     drop_addition,
     make_addition,
     read_additions,
@@ -242,15 +243,17 @@ class Session:
         )
 
     async def recall(
-        self, key: str, query: str, *, budget: int, shown_from: int = 0
-    ) -> Addition | None:
+        self, key: str, query: str, *, budget: int, shown_from: int = 0, wait: bool = True
+    ) -> Additions:
         """Return what the memory knows about a question, as a quotation to add to a prompt.
 
-        For programs that build prompts themselves; None if nothing is relevant. `key` names the
-        turn that the text is added to: a second call returns the same text. `shown_from` is the
-        first position of this session that the prompt shows. Earlier additions are not repeated.
+        For programs that build prompts themselves. `key` names the turn that the text is added to:
+        a second call returns the same text. `shown_from` is the first position of this session that
+        the prompt shows. Additions of earlier turns are returned, too, and not repeated. Without
+        `wait`, the text is stored in the background; the next call waits for it.
         """
-        return await make_addition(self._conversation, AddedTo(key, query, shown_from), budget)
+        question = AddedTo(key, query, shown_from)
+        return await make_addition(self._conversation, question, budget, wait=wait)
 
     async def additions(self) -> list[Addition]:
         """Return what `recall` gave before; if a message in it was forgotten, it is gone."""
@@ -458,3 +461,21 @@ class Session:
         """Return the session's record as it is now."""
         self.info = await self._store.describe(self.key)
         return self.info
+
+
+_LONGEST_TITLE: Final = 60
+
+
+def title_of(text: str) -> str:
+    """Return the first line of a text, shortened to what a list shows."""
+    line = next((line for line in text.splitlines() if line.strip()), "").strip()
+    return line if len(line) <= _LONGEST_TITLE else f"{line[: _LONGEST_TITLE - 1].rstrip()}…"
+
+
+async def entitle(session: Session, question: Message) -> None:
+    """Name a session that has no title by a question; that is a help, and no reason to fail."""
+    title = title_of(question.content)
+    with suppress(KeepthreadError):
+        # Somebody may have renamed it in the meantime.
+        if title and not session.info.title and not (await session.refresh()).title:
+            await session.update(title=title, title_from=question.id)

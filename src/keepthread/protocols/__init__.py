@@ -91,6 +91,8 @@ class Recollection(NamedTuple):
     """When its run of messages began, in seconds since 1970."""
     score: float
     reason: str
+    epoch: int = 0
+    """The session's epoch when the message was read."""
 
 
 class Recalled(NamedTuple):

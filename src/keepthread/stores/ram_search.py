@@ -24,6 +24,7 @@ from keepthread.stores.validation import MAX_COUNT, check_count, check_id
 from keepthread.types import (
     Embedding,
     Found,
+    Message,
     MessageFilter,
     Part,
     Placed,
@@ -208,7 +209,8 @@ class RamFinder:
         for info in (scope[n] for n in sorted({m >> SEQ_BITS for m in messages}) if n in scope):
             seqs = [m & MOST_SEQ for m in messages if m >> SEQ_BITS == int(info.key)]
             found = await self._backend.find(self._tenant, info.key, (), seqs)
-            placed += [Placed(info.key, info.id, info.owner, m) for m in found if m.state == "live"]
+            live = [message for message in found if message.state == "live"]
+            placed += [_placed(info, message) for message in live]
         keys = dict.fromkeys(each.session for each in placed)
         shelves = [(Scope(session=key), kind, ALL_KEYS) for key in keys for kind in kinds]
         scans = [await self._backend.scan(self._tenant, *shelf) for shelf in shelves]
@@ -216,7 +218,7 @@ class RamFinder:
         if copies_in is not None and ids:
             info = await self._backend.describe(self._tenant, copies_in)
             copies = await self._backend.find(self._tenant, copies_in, ids, ())
-            placed += [Placed(info.key, info.id, info.owner, message) for message in copies]
+            placed += [_placed(info, message) for message in copies]
         return placed, [record for found in scans for record in found]
 
     @exclusive
@@ -309,6 +311,10 @@ class RamFinder:
         mark = self._view(view).marks.get(read.session, 0)
         check_reading(read, until, epoch=info.epoch, mark=mark, last=info.messages)
         check_places(read, until, places)
+
+
+def _placed(info: SessionInfo, message: Message) -> Placed:
+    return Placed(info.key, info.id, info.owner, message, info.epoch)
 
 
 def _unread(view: _View, info: SessionInfo) -> Unread:

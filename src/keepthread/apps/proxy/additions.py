@@ -1,12 +1,13 @@
 """Texts that the proxy puts into requests: additions to turns, and histories that it builds."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Any, Final, cast
 
 from keepthread.apps.proxy.types import WireName
 from keepthread.context.context import Context
 from keepthread.context.sources import RECALLED_FROM
+from keepthread.context.trust import LOWEST_ORIGIN, lowest
 from keepthread.memory.additions import Addition
 from keepthread.types import JSON
 
@@ -24,15 +25,19 @@ def as_addition(text: str) -> str:
     return f"<{_NAME}>\n{quoted}\n</{_NAME}>"
 
 
-def recalled_from(additions: Iterable[Addition]) -> dict[str, JSON]:
-    """Return the meta of an answer: the messages that its request quoted, by session.
+def sources_of(additions: Collection[Addition]) -> dict[str, JSON]:
+    """Return the meta of an answer: what its request quoted, and how far that is trusted.
 
-    `forget(answers=True)` follows it.
+    `forget(answers=True)` follows the quoted messages. The client's own history is not known to be
+    more than what tools said.
     """
     found: dict[str, list[JSON]] = {}
     for session, seq in sorted({place for each in additions for place in each.messages}):
         found.setdefault(session, []).append([seq, seq])
-    return {RECALLED_FROM: cast(JSON, found)} if found else {}
+    if not additions:
+        return {}
+    trust = lowest((each.trust for each in additions), "tool")
+    return {LOWEST_ORIGIN: trust, **({RECALLED_FROM: cast(JSON, found)} if found else {})}
 
 
 def as_history(context: Context, wire: WireName) -> str:

@@ -386,7 +386,7 @@ def _start(status: int, headers: HeaderList) -> dict[str, Any]:
 
 def _memory_headers(prepared: Prepared) -> HeaderList:
     state = prepared.state
-    if prepared.reason and state == "not-recorded":
+    if prepared.reason and state != "unavailable":
         state = f'{state}; reason="{quote(prepared.reason, safe=_PRINTABLE)}"'
     found = {MODE: prepared.mode, MEMORY: state, TOKENS_ADDED: str(prepared.tokens_added)}
     if prepared.session is not None:

@@ -4,22 +4,26 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from keepthread.apps.proxy.additions import as_addition, as_history, recalled_from
+from keepthread.apps.proxy.additions import as_addition, as_history, sources_of
 from keepthread.apps.proxy.sessions import LogEnd, Positions, ProxySessions
-from keepthread.apps.proxy.types import Prepared, ProviderAnswer, ReadRequest
+from keepthread.apps.proxy.types import Prepared, ProviderAnswer, ReadRequest, UserTurn
 from keepthread.context.ids import derived_id
 from keepthread.errors import InvalidInput, KeepthreadError, Stale, Unavailable
 from keepthread.memory.additions import Addition
 from keepthread.memory.alignment import CUT, chain
 from keepthread.memory.owner import OwnerMemory
-from keepthread.memory.session import Session
+from keepthread.memory.session import Session, entitle
 from keepthread.stores.codec import new_id
 from keepthread.stores.validation import MAX_COUNT, MAX_ID
 from keepthread.types import JSON, Message
 
 RECALL_TOKENS: Final = 300
+ADDED_TOKENS: Final = 6000
+"""The most tokens of all additions of a request."""
+_FULL: Final = f"earlier additions take {ADDED_TOKENS:,} tokens"
 CONTEXT_TOKENS: Final = 8000
 _SKIPPED: Final = 20
 """Hidden messages at the end of a log that are passed over."""
@@ -37,20 +41,29 @@ class _Recording(NamedTuple):
     nonce: str
     """Makes the ids of the answer, so that it can be recorded twice."""
     position: LogEnd | None
-    recalled: Mapping[str, JSON]
-    """The meta of the answer."""
+    sources: Mapping[str, JSON]
+    """The meta of the answer: what it was written from."""
     made: str | None = None
     """The turn that an addition was made for."""
     resends: bool = True
     """Whether the client sends its whole history again."""
+    is_new: bool = False
+    """Whether the session began with this request."""
 
 
 class _Added(NamedTuple):
     """The additions of a request, by turn."""
 
-    by_turn: Mapping[str, Addition]
+    by_turn: Mapping[str, Addition] = MappingProxyType({})
     made: str | None = None
-    """The turn that one was made for, if it is new."""
+    """The newest turn, if it has one."""
+    reason: str = ""
+    """Why there is none for the newest turn."""
+
+    @property
+    def tokens(self) -> int:
+        """Return what they take together."""
+        return sum(each.tokens for each in self.by_turn.values())
 
 
 class ProxyMemory:
@@ -116,6 +129,8 @@ class ProxyMemory:
         if prepared.state == "unavailable" and recording.made:  # it came too late to be sent
             with suppress(KeepthreadError):
                 await session.drop_addition(recording.made)
+        if recording.is_new and not session.info.title:
+            await _entitle(session)
         if answer is None or not answer.messages:
             return
         messages = _named(recording, answer)
@@ -133,7 +148,8 @@ class ProxyMemory:
         else:
             so_far = chain(answer.messages, position.chain)
             count = position.messages + len(answer.messages)
-            self._positions.put(session, LogEnd(count, so_far, stored[-1].seq))
+            end = position._replace(messages=count, chain=so_far, head=stored[-1].seq)
+            self._positions.put(session, end)
 
     # --- inside ---
 
@@ -142,9 +158,10 @@ class ProxyMemory:
         session = chosen.session
         if session is None:
             return _not_recorded(request, chosen.reason)
+        is_new = not session.info.messages
         messages, resends = _labeled(request), request.mode == "alongside"
         if resends:
-            last, position = await self._align(session, messages)
+            last, position, added = await self._align_and_recall(session, request, messages)
         else:
             await self._earlier(session)
             user, position = await _append_once(session, messages), None
@@ -152,19 +169,23 @@ class ProxyMemory:
             self._positions.put(session, None)
             if request.mode == "thread" and last > len(messages):
                 return await self._thread(request, session, user)
+            added = _Added()
             if request.mode == "thread":  # a first turn: the client's bytes stay
                 request, resends = replace(request, mode="alongside"), False
-        added, reason = _Added({}), ""
-        if request.mode == "alongside":
-            try:
                 added = await self._added(session, request, last)
-            except KeepthreadError as error:  # the message is stored; the rest is not needed
-                reason = f"nothing was recalled: {error.code}"
-        recalled = recalled_from(added.by_turn.values())
         recording = self._begin(
-            _Recording(session, last, new_id(), position, recalled, added.made, resends)
+            _Recording(
+                session,
+                last,
+                new_id(),
+                position,
+                sources_of(added.by_turn.values()),
+                added.made,
+                resends,
+                is_new=is_new,
+            )
         )
-        return replace(_with_additions(request, session, added), reason=reason, recording=recording)
+        return replace(_with_additions(request, session, added), recording=recording)
 
     def _begin(self, recording: _Recording) -> _Recording:
         """Note that a request of a thread is under way."""
@@ -205,57 +226,74 @@ class ProxyMemory:
             return _not_recorded(request, "the tokens are counted without the memory")
         end = (await session.refresh()).messages
         added = await self._added(session, request, end + 1)
-        return replace(_with_additions(request, session, added), state="not-recorded")
+        return replace(_with_additions(request, session, added), state="not-recorded", reason="")
 
-    async def _align(
-        self, session: Session, messages: Sequence[Message]
-    ) -> tuple[int, LogEnd | None]:
-        """Store what is new in a history; return the position of its last message.
+    async def _align_and_recall(
+        self, session: Session, request: ReadRequest, messages: Sequence[Message]
+    ) -> tuple[int, LogEnd | None, "_Added"]:
+        """Store what is new in a history; return where it ends, and the additions of the request.
 
-        Usually a history continues where the log ended: then the log is not read.
+        Usually a history continues where the log ended: then the log is not read, and the memory
+        recalls while the messages are stored.
         """
-        known = self._positions.get(session)
-        if (
-            known
-            and len(messages) > known.messages
-            and self._positions.continues(session, messages)
-        ):
+        known = self._positions.continued(session, messages)
+        if known is not None:
             rest = [replace(message, id="") for message in messages[known.messages :]]
-            try:
-                stored = await session.append(*rest, expect=known.head)
-            except Stale:  # somebody else continued the log
-                self._positions.put(session, None)
-            else:
-                so_far = chain(rest, known.chain)
-                return self._note(session, LogEnd(len(messages), so_far, stored[-1].seq))
+            last = known.head + len(rest)
+            stored, added = await asyncio.gather(
+                session.append(*rest, expect=known.head),
+                self._added(session, request, last, known.added),
+                return_exceptions=True,
+            )
+            if isinstance(added, BaseException):
+                raise added
+            if not isinstance(stored, BaseException):
+                end = LogEnd(len(messages), chain(rest, known.chain), last, added.tokens)
+                self._positions.put(session, end)
+                return last, end, added
+            if not isinstance(stored, Stale):
+                raise stored
+            self._positions.put(session, None)  # somebody else continued the log
         aligned = await session.align(messages)
+        added = await self._added(session, request, aligned.last)
+        end = None
         if aligned.appended:
-            return self._note(session, LogEnd(len(messages), chain(messages), aligned.last))
-        self._positions.put(session, None)
-        return aligned.last, None
+            end = LogEnd(len(messages), chain(messages), aligned.last, added.tokens)
+        self._positions.put(session, end)
+        return aligned.last, end, added
 
-    def _note(self, session: Session, position: LogEnd) -> tuple[int, LogEnd]:
-        self._positions.put(session, position)
-        return position.head, position
+    async def _added(
+        self, session: Session, request: ReadRequest, last: int, so_far: int | None = None
+    ) -> "_Added":
+        """Return the additions of a request: earlier ones again, and one for a new turn.
 
-    async def _added(self, session: Session, request: ReadRequest, last: int) -> _Added:
-        """Return the additions of a request: earlier ones again, and one for a new turn."""
+        `so_far` are the tokens of earlier ones, if they are known. What fails is not needed: the
+        messages are stored.
+        """
         turns = [turn for turn in request.turns if turn.place is not None]
         newest = turns[-1] if turns and request.turns[-1] is turns[-1] else None
-        if newest and request.ends_with_user and newest.text.strip():
-            first = max(1, last - len(request.messages) + 1)
-            earlier, made = await asyncio.gather(
-                session.additions(),
-                session.recall(
-                    newest.digest, newest.text, budget=self._recall_tokens, shown_from=first
-                ),
+        asks = newest is not None and request.ends_with_user and bool(newest.text.strip())
+        try:
+            if so_far is None or newest is None or not asks:
+                earlier = _of_turns(await session.additions(), turns)
+                so_far = sum(each.tokens for each in earlier.values())
+                if newest is None or not asks or newest.digest in earlier:
+                    return _Added(earlier, newest.digest if newest and asks else None)
+            room = min(self._recall_tokens, ADDED_TOKENS - so_far)
+            if room <= 0:
+                earlier = _of_turns(await session.additions(), turns)
+                return _Added(earlier, reason=_FULL)
+            found = await session.recall(
+                newest.digest,
+                newest.text,
+                budget=room,
+                shown_from=max(1, last - len(request.messages) + 1),
+                wait=False,
             )
-        else:
-            earlier, made = await session.additions(), None
-        known = {each.key: each for each in (*earlier, *([made] if made else ()))}
-        found = {turn.digest: known[turn.digest] for turn in turns if turn.digest in known}
-        is_new = made is not None and newest is not None
-        return _Added(found, newest.digest if newest and is_new else None)
+        except KeepthreadError as error:
+            return _Added(reason=f"nothing was recalled: {error.code}")
+        made = [found.made] if found.made else []
+        return _Added(_of_turns([*found.earlier, *made], turns), newest.digest if made else None)
 
     async def _thread(self, request: ReadRequest, session: Session, user: Message) -> Prepared:
         """Build the context of a client that sends its newest turn alone."""
@@ -271,13 +309,28 @@ class ProxyMemory:
         )
 
 
+def _of_turns(additions: Sequence[Addition], turns: Sequence[UserTurn]) -> dict[str, Addition]:
+    """Return the additions of turns that a request has."""
+    known = {each.key: each for each in additions}
+    return {turn.digest: known[turn.digest] for turn in turns if turn.digest in known}
+
+
+async def _entitle(session: Session) -> None:
+    """Name a new session by its first question."""
+    with suppress(KeepthreadError):
+        first = await session.messages(limit=_SKIPPED)
+        if asked := [message for message in first if message.role == "user"]:
+            await entitle(session, asked[0])
+
+
 def _with_additions(request: ReadRequest, session: Session, added: _Added) -> Prepared:
     return Prepared(
         mode=request.mode,
         session=session.id,
         additions={digest: as_addition(each.text) for digest, each in added.by_turn.items()},
-        tokens_added=sum(each.tokens for each in added.by_turn.values()),
+        tokens_added=added.tokens,
         why=session.id if added.made else None,
+        reason=added.reason,
     )
 
 
@@ -314,12 +367,12 @@ def _labeled(request: ReadRequest) -> list[Message]:
 
 def _named(recording: _Recording, answer: ProviderAnswer) -> list[Message]:
     """Return the messages of an answer as they are stored."""
-    meta = dict(recording.recalled)
+    meta = dict(recording.sources)
     named = [
         replace(
             message,
             id=derived_id("proxy answer", recording.nonce, str(number)),
-            meta={**meta, **message.meta},
+            meta={**message.meta, **meta},
         )
         for number, message in enumerate(answer.messages)
     ]

@@ -33,6 +33,8 @@ class LogEnd(NamedTuple):
     chain: bytes
     head: int
     """The last position of the log."""
+    added: int = 0
+    """Tokens of the additions of the request."""
 
 
 class Positions:
@@ -57,6 +59,14 @@ class Positions:
             self._known.discard(key)
         else:
             self._known.put(key, position)
+
+    def continued(self, session: Session, messages: Sequence[Message]) -> LogEnd | None:
+        """Return where a log ends that a history continues with new messages, if that is known."""
+        if not session.info.messages and not self.get(session):
+            return LogEnd(0, b"", 0)  # a new session
+        known = self.get(session)
+        is_longer = known is not None and len(messages) > known.messages
+        return known if is_longer and self.continues(session, messages) else None
 
     def continues(self, session: Session, messages: Sequence[Message]) -> bool:
         """Return whether a history begins with all that a session's log shows."""

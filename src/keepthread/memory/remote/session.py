@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from keepthread.context.context import Context
 from keepthread.errors import InvalidInput, NotFound, Unsupported
-from keepthread.memory.additions import Addition
+from keepthread.memory.additions import Addition, Additions
 from keepthread.memory.alignment import Aligned
 from keepthread.memory.messages import Messages
 from keepthread.memory.rebuild import PromptChange, Rebuilt
@@ -73,10 +73,10 @@ class RemoteSession(Session):
         raise _not_over_http()
 
     async def recall(
-        self, key: str, query: str, *, budget: int, shown_from: int = 0
-    ) -> Addition | None:
+        self, key: str, query: str, *, budget: int, shown_from: int = 0, wait: bool = True
+    ) -> Additions:
         """Raise `Unsupported`: prompts are added to where the store is opened."""
-        del key, query, budget, shown_from
+        del key, query, budget, shown_from, wait
         raise _not_over_http()
 
     async def additions(self) -> list[Addition]:

@@ -110,6 +110,15 @@ class Asker(NamedTuple):
     """The number of its turn, which the model already sees."""
 
 
+class Relevant(NamedTuple):
+    """Where the messages are that relate to a question, the best first."""
+
+    best: Sequence[Ranked] = ()
+    stats: CorpusStats = CorpusStats()
+    notes: Sequence[str] = ()
+    """Reasons why it may be incomplete."""
+
+
 class Searching:
     """Finds messages related to a question, in one store."""
 
@@ -252,7 +261,7 @@ class Searching:
 
     # --- for a context ---
 
-    async def recall(
+    async def relevant(
         self,
         query: str,
         *,
@@ -260,20 +269,18 @@ class Searching:
         session: SessionKey,
         everywhere: bool,
         before: int,
-        hidden: Sequence[Hidden],
         room: int,
         telling: bool,
-    ) -> Recalled:
-        """Return messages related to a question, for a context with `room` tokens for them.
+    ) -> Relevant:
+        """Rank messages by how they relate to a question, for a context with `room` tokens.
 
-        `before` is the first position of that session that the context shows anyway, `hidden` are
-        the ranges it must not show; `everywhere` recalls from all the owner's sessions. `telling`
-        leaves room unused rather than fill it with messages that have little to do with the
-        question.
+        `before` is the first position of that session that the context shows anyway; `everywhere`
+        recalls from all the owner's sessions. `telling` leaves room unused rather than fill it with
+        messages that have little to do with the question. `recalled` reads the messages.
         """
         finder = await self.store.finder()
         if finder is None:
-            return Recalled(notes=("this store keeps no index of words",))
+            return Relevant(notes=("this store keeps no index of words",))
         scope = None if everywhere else session
         notes: list[str] = []
 
@@ -286,7 +293,7 @@ class Searching:
         asked = query_of(query)
         if not asked.words:
             await read_on(await finder.unread(VIEW, owner=owner, session=scope))
-            return Recalled(notes=notes)
+            return Relevant(notes=notes)
         first, last = shown = span(int(session), before) if before else NOTHING
         ranking = await ranked(
             finder,
@@ -303,7 +310,16 @@ class Searching:
         some = ranking.telling() if telling else ranking.ranked
         older = [each for each in some if not first <= each.place <= last]
         best = list(ranking.that_may_fit(older, room))
-        return Recalled(await self._fetched(finder, best, ranking.stats, session, hidden), notes)
+        return Relevant(best, ranking.stats, notes)
+
+    async def recalled(
+        self, found: Relevant, session: SessionKey, hidden: Sequence[Hidden]
+    ) -> Recalled:
+        """Return the messages that were ranked, without those that a session hides."""
+        if not found.best:
+            return Recalled(notes=found.notes)
+        hits = await self._fetched(await self.finder(), found.best, found.stats, session, hidden)
+        return Recalled(hits, found.notes)
 
     async def _ready(
         self,
@@ -341,8 +357,6 @@ class Searching:
         hidden: Sequence[Hidden],
     ) -> list[Recollection]:
         """Return pieces with their messages, without those that a session hides."""
-        if not best:
-            return []
         placed, records = await finder.fetch(
             [each.place for each in best], kinds=(MARKS,), copies_in=session
         )
@@ -353,7 +367,7 @@ class Searching:
             key, part = each.place >> MESSAGE, part_of(each.place)
             if key not in found or part >= len(found[key][1]):
                 continue
-            (session, id, _, message), pieces = found[key]
+            (session, id, _, message, epoch), pieces = found[key]
             began = stats.began(key)
             hits.append(
                 Recollection(
@@ -366,6 +380,7 @@ class Searching:
                     message.created_at if began is None else began,
                     each.score,
                     each.reason,
+                    epoch,
                 )
             )
         return hits

@@ -20,7 +20,7 @@ _FILES: Final = (
     "vectors",
     "views",
 )
-FORMAT: Final = 24
+FORMAT: Final = 25
 """The format this keepthread reads and writes; every edit of the schema raises it."""
 
 

@@ -244,13 +244,13 @@ def _found(
 
 
 def _placed(row: tuple[Any, ...]) -> Placed:
-    _, sid, session, owner, _, *message = row
+    _, sid, session, owner, epoch, _, *message = row
     key = SessionKey(str(sid))
-    return Placed(key, session.decode(), owner.decode(), decode(sid, tuple(message)))
+    return Placed(key, session.decode(), owner.decode(), decode(sid, tuple(message)), epoch)
 
 
 def _record(row: tuple[Any, ...]) -> Record:
-    _, sid, _, _, intact, version, key, _, value, made_of, _, kind, *_ = row
+    _, sid, _, _, _, intact, version, key, _, value, made_of, _, kind, *_ = row
     if not intact:
         raise records.damaged(kind, key)
     return records.record(sid, b"", kind, key, value, version, made_of)

@@ -189,14 +189,15 @@ def _fetch(
 ) -> tuple[list[Placed], list[Record]]:
     messages = sorted({place >> MESSAGE for place in places})
     sids = dict.fromkeys(message >> SEQ_BITS for message in messages)
-    named = {sid: sessions.id_and_owner_if_read(db, tenant, sid) for sid in sids}
+    named = {sid: sessions.readable(db, tenant, sid) for sid in sids}
     named = {sid: its for sid, its in named.items() if its}
     read = [message for message in messages if message >> SEQ_BITS in named]
     placed: list[Placed] = []
     for sid, *row in db.execute(SQL["messages_at"], (dumps(read),)):
         found = decode(sid, tuple(row))
         if found.state == "live":
-            placed.append(Placed(SessionKey(str(sid)), *named[sid], found))
+            id, owner, epoch = named[sid]
+            placed.append(Placed(SessionKey(str(sid)), id, owner, found, epoch))
     if own is not None:
         ids = [each.message.id for each in placed if each.session != str(own)]
         placed += _copies(db, tenant, own, ids) if ids else []
@@ -206,5 +207,5 @@ def _fetch(
 def _copies(db: sqlite3.Connection, tenant: str, sid: int, ids: Sequence[str]) -> list[Placed]:
     """Return the messages of a session with some ids."""
     key = SessionKey(str(sid))
-    names = sessions.id_and_owner_if_read(db, tenant, sid) or ("", "")
-    return [Placed(key, *names, message) for message in find(db, tenant, sid, ids, ())]
+    id, owner, epoch = sessions.readable(db, tenant, sid) or ("", "", 0)
+    return [Placed(key, id, owner, each, epoch) for each in find(db, tenant, sid, ids, ())]

@@ -89,18 +89,18 @@ def by_sid(db: sqlite3.Connection, tenant: str, sid: int) -> SessionInfo:
     return _decode(db, row)
 
 
-def id_and_owner_if_read(db: sqlite3.Connection, tenant: str, sid: int) -> tuple[str, str] | None:
-    """Return a session's id and owner if it exists, is sound, and is indexed."""
+def readable(db: sqlite3.Connection, tenant: str, sid: int) -> tuple[str, str, int] | None:
+    """Return a session's id, owner and epoch if it exists, is sound, and is indexed."""
     row = db.execute(SQL["session_by_sid"], (sid, tenant)).fetchone()
-    return row and _id_and_owner(*row[:10])
+    return row and _readable(*row[:10])
 
 
 @lru_cache(maxsize=4096)
-def _id_and_owner(*row: Any) -> tuple[str, str] | None:
+def _readable(*row: Any) -> tuple[str, str, int] | None:
     # Recalled messages may come from dozens of sessions, which rarely change.
-    _, _, id, owner, kind, ready, *_ = row
+    _, _, id, owner, kind, ready, epoch, *_ = row
     sound = row[9] == value_check(*row[:9])
-    return (id, owner) if sound and ready and KINDS[kind] != "delegate" else None
+    return (id, owner, epoch) if sound and ready and KINDS[kind] != "delegate" else None
 
 
 def prompt_and_fence(db: sqlite3.Connection, tenant: str, sid: int) -> tuple[str | None, str]:
@@ -296,4 +296,4 @@ def _decode(db: sqlite3.Connection, row: tuple[Any, ...]) -> SessionInfo:
     )
 
 
-register_cache(_id_and_owner.cache_clear, _prompt_and_fence.cache_clear)
+register_cache(_readable.cache_clear, _prompt_and_fence.cache_clear)

@@ -26,7 +26,7 @@ from keepthread.errors import (
     SessionGone,
     SessionNotFound,
 )
-from keepthread.memory.session import Session
+from keepthread.memory.session import Session, entitle, title_of
 from keepthread.memory.turn import Turn
 from keepthread.protocols import ChatModel
 from keepthread.stores.codec import new_id
@@ -41,7 +41,6 @@ Answering: TypeAlias = Callable[[Turn, Context], AsyncIterator[str | Reply]]
 VIEW: Final = "chat"
 ONE_SHOT: Final = "one-shot"
 """The tag of a session that one question began, until a person continues it in a chat."""
-_LONGEST_TITLE: Final = 60
 _IDLE: Final = 3600.0
 """Seconds without activity after which resuming a session is noted."""
 
@@ -218,7 +217,7 @@ class Talk:
             if message.seq not in whole and message.id not in self._noted:
                 self._noted.add(message.id)
                 self.persistence.tell(
-                    f"the model no longer sees all of your message {_title(message.content)!r}:"
+                    f"the model no longer sees all of your message {title_of(message.content)!r}:"
                     f" its {message.tokens:,} tokens are more than memory.max_history_tokens"
                 )
 
@@ -321,14 +320,9 @@ class Talk:
             return await turn.finish(message)
 
     async def _entitle(self, question: Message) -> None:
-        """Name a new session by what was asked first; that is a help, and no reason to fail."""
-        title = _title(question.content)
+        """Name a new session by what was asked first."""
         with suppress(KeepthreadError):
-            session = await self.session()
-            if not title or session.info.title:
-                return
-            if not (await session.refresh()).title:  # nobody renamed it in the meantime
-                await session.update(title=title, title_from=question.id)
+            await entitle(await self.session(), question)
 
 
 def new_session_id(now: Callable[[], datetime] = datetime.now) -> str:
@@ -341,11 +335,6 @@ def _letters(id: str) -> str:
     letters = "bcdfghjkmnpqrtvwxz"
     number = int(id[-12:], 16)
     return "".join(letters[number // len(letters) ** place % len(letters)] for place in range(4))
-
-
-def _title(text: str) -> str:
-    line = next((line for line in text.splitlines() if line.strip()), "").strip()
-    return line if len(line) <= _LONGEST_TITLE else f"{line[: _LONGEST_TITLE - 1].rstrip()}…"
 
 
 def meta_of(model: str, usage: Usage | None, *, truncated: bool) -> Mapping[str, JSON]:

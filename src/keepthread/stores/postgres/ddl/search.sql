@@ -405,7 +405,7 @@ CREATE FUNCTION keepthread.fetch(
     _tenant integer, _sids bigint[], _seqs bigint[], _kinds bytea[], _own bigint
 )
 RETURNS TABLE (
-    part integer, sid bigint, session bytea, owner bytea, intact boolean, seq bigint, id bytea, role smallint,
+    part integer, sid bigint, session bytea, owner bytea, epoch bigint, intact boolean, seq bigint, id bytea, role smallint,
     content bytea, extra bytea, tokens bigint, counter bytea, turn bigint, turns bigint,
     total bigint, created_at double precision, digest bytea, guard bytea
 )
@@ -416,7 +416,7 @@ BEGIN
         SELECT 1, s.*, true, m.*
         FROM unnest(_sids, _seqs) AS p (sid, seq),
         LATERAL (
-            SELECT s.sid, s.id, s.owner FROM keepthread.sessions s
+            SELECT s.sid, s.id, s.owner, s.epoch FROM keepthread.sessions s
             WHERE s.tenant = _tenant AND s.sid = p.sid AND s.ready AND s.kind <> 2
             OFFSET 0
         ) s,
@@ -429,7 +429,7 @@ BEGIN
         ) m;
     IF _own IS NOT NULL THEN
         RETURN QUERY
-            SELECT 3, s.sid, s.id, s.owner, true, c.*
+            SELECT 3, s.*, true, c.*
             FROM unnest(_sids, _seqs) AS p (sid, seq),
             LATERAL (
                 SELECT m.id FROM keepthread.messages m
@@ -438,7 +438,7 @@ BEGIN
             ) m,
             LATERAL keepthread.find(_tenant, _own, ARRAY[m.id], '{}') c,
             LATERAL (
-                SELECT s.sid, s.id, s.owner FROM keepthread.sessions s
+                SELECT s.sid, s.id, s.owner, s.epoch FROM keepthread.sessions s
                 WHERE s.tenant = _tenant AND s.sid = _own
                 OFFSET 0
             ) s
@@ -450,7 +450,7 @@ BEGIN
                    0::double precision, NULL::bytea, NULL::bytea
             FROM (SELECT DISTINCT unnest(_sids) AS sid) p,
             LATERAL (
-                SELECT r.sid, NULL::bytea, NULL::bytea, r.guard = keepthread.guard_of_record(
+                SELECT r.sid, NULL::bytea, NULL::bytea, NULL::bigint, r.guard = keepthread.guard_of_record(
                            r.tenant, r.sid, r.owner, r.kind, r.key, r.version, r.value, r.made_of,
                            r.firsts, r.lasts),
                        r.version, r.key, 0::smallint, r.value, r.made_of, 0::bigint, r.kind, 0::bigint
