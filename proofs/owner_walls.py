@@ -111,6 +111,7 @@ VALUES: Final[Mapping[str, Value]] = {
     "cursor": maybe(named("cursor")),
     "Session.id": named("message"),
     "Session.full_text.message": named("message"),
+    "Session.recall.wait": maybe(always(False)),
     "Session.fork.id": maybe(session_name),
     "Session.turn.id": maybe(named("message")),
     "Session.cache_tool.id": maybe(named("message")),

@@ -5,6 +5,7 @@ import random
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from keepthread.apps.proxy.types import (
     UserTurn,
 )
 from keepthread.errors import Unavailable
+from keepthread.memory import additions
 from keepthread.memory.alignment import chain
 from keepthread.protocols import Store
 from keepthread.testing.contract import Letters
@@ -286,6 +288,117 @@ async def test_counting_stores_no_message_and_a_late_addition_is_taken_back(
     await mine.record(late, said("It is in your notes."))
     assert await session.additions() == []
     assert len(await session.messages()) == 2
+
+
+async def test_additions_of_a_conversation_have_a_bound(
+    searched: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await diary(searched)
+    monkeypatch.setattr("keepthread.apps.proxy.memory.ADDED_TOKENS", 400)
+    other = await searched.for_owner("ann").session("other")
+    await other.append(*(user(f"The code of door {n} is {n}{n}{n}. " + "x" * 90) for n in range(9)))
+    history: list[Message] = []
+    mine, reasons = proxy(searched), list[str]()
+    for n in range(9):
+        history.append(user(f"What is the code of door {n}?"))
+        # Another process does not know how much was added.
+        prepared = await (mine if n % 2 else proxy(searched)).prepare(request(history))
+        assert 0 < prepared.tokens_added <= 400
+        reasons.append(prepared.reason)
+        await mine.record(prepared, said("ok"))
+        history.append(assistant("ok"))
+    assert reasons[0] == ""
+    assert "tokens" in reasons[-1]
+
+
+async def test_an_answer_is_trusted_no_more_than_what_its_request_quoted(searched: Memory) -> None:
+    session = await searched.for_owner("ann").session("diary")
+    await session.append(replace(user(f"Somebody wrote: {SECRET}."), origin="web"))
+    mine = proxy(searched)
+    first = await mine.prepare(request([user("What is the code of the cellar?")]))
+    assert SECRET in str(first.additions)
+    await mine.record(first, said("It is quetzal-4711."))
+    stored = await (await session_of(searched, first)).messages()
+    assert stored[-1].meta["lowest_origin"] == "web"
+    plain = await mine.prepare(request([user("Hm?")], "another"))
+    assert plain.additions == {}
+    await mine.record(plain, said("Hm."))
+    stored = await (await session_of(searched, plain)).messages()
+    assert "lowest_origin" not in stored[-1].meta
+
+
+async def test_a_session_is_named_by_its_first_question_until_that_is_forgotten(
+    searched: Memory,
+) -> None:
+    mine, own = proxy(searched), searched.for_owner("ann")
+    history = [user("What is the code of the cellar?\nI forgot it.")]
+    first = await mine.prepare(request(history))
+    await mine.record(first, said("I do not know."))
+    session = await session_of(searched, first)
+    assert session.info.title == "What is the code of the cellar?"
+    history += [assistant("I do not know."), user("A pity.")]
+    await mine.record(await mine.prepare(request(history)), said("Yes."))
+    assert (await session.refresh()).title == "What is the code of the cellar?"
+    await own.forget(session=session.id, message=(await session.messages())[0].id)
+    assert (await session.refresh()).title == ""
+    named = await mine.prepare(request([user("Hello.")], "named"))
+    mine_too = await session_of(searched, named)
+    await mine_too.update(title="By hand")
+    await mine.record(named, said("Hello."))
+    assert (await mine_too.refresh()).title == "By hand"
+
+
+async def test_an_addition_that_is_being_stored_is_waited_for(
+    searched: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await diary(searched)
+    mine, may_store = proxy(searched), asyncio.Event()
+    put = additions._put
+
+    async def slow(*given: Any) -> Any:
+        await may_store.wait()
+        return await put(*given)
+
+    monkeypatch.setattr(additions, "_put", slow)
+    history = [user("What is the code of the cellar?")]
+    first = await mine.prepare(request(history))  # it does not wait
+    assert SECRET in str(first.additions)
+    await mine.record(first, said("It is in your notes."))
+    history += [assistant("It is in your notes."), user("Hm.")]
+    asking = asyncio.create_task(mine.prepare(request(history)))
+    await asyncio.sleep(0.05)
+    assert not asking.done()
+    may_store.set()
+    assert (await asking).additions == first.additions
+
+
+async def test_an_addition_is_not_stored_if_its_source_is_erased_meanwhile(
+    searched: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted = await diary(searched)
+    put = additions._put
+
+    async def after_an_erasure(*given: Any) -> Any:
+        await searched.for_owner("ann").forget(session="diary", message=noted)
+        return await put(*given)
+
+    monkeypatch.setattr(additions, "_put", after_an_erasure)
+    first = await proxy(searched).prepare(request([user("What is the code of the cellar?")]))
+    session = await session_of(searched, first)
+    assert await session.additions() == []
+
+
+async def test_somebody_else_may_write_while_the_memory_recalls(store: Store) -> None:
+    memory = over(store)
+    mine, other = proxy(memory), proxy(memory)
+    history = [user("hi")]
+    first = await mine.prepare(request(history))
+    await mine.record(first, said("hello"))
+    history += [assistant("hello"), user("more")]
+    both = await asyncio.gather(mine.prepare(request(history)), other.prepare(request(history)))
+    assert [each.state for each in both] == ["recorded", "recorded"]
+    session = await session_of(memory, first)
+    assert await shown(session) == ["hi", "hello", "more"]
 
 
 async def test_an_answer_may_be_recorded_after_the_next_request(store: Store) -> None:

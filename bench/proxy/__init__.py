@@ -76,7 +76,7 @@ async def _measured(run: Run, store: str, url: str) -> list[Row]:
 
 
 async def _fill(url: str, number: int) -> None:
-    """Store conversations of one owner."""
+    """Store conversations of one owner, and index them: that is not part of a request."""
     language = Language(_SEED)
     async with Memory.open(url, counter=Estimator()) as memory:
         owner = memory.for_owner("default")
@@ -90,6 +90,7 @@ async def _fill(url: str, number: int) -> None:
                     for turn in range(_EACH)
                 )
             )
+        await memory.admin.index()
         await memory.idle()
 
 

@@ -66,9 +66,9 @@ class _Parts(NamedTuple):
 
     @classmethod
     def of(cls, record: Record) -> "_Parts":
-        value: Any = record.value
-        shown = [(session, seq) for session, seq in value["messages"]]
-        return cls(**{**value, "messages": shown})
+        value: dict[str, Any] = {**cast(Mapping[str, Any], record.value)}
+        value["messages"] = [(session, seq) for session, seq in value["messages"]]
+        return cls(**value)
 
     def addition(self, key: str, known: Mapping[str, str]) -> Addition | None:
         """Return it with the texts of its facts; those that are forgotten are left out."""
@@ -194,7 +194,7 @@ def _composed(
         return None
     chunks = [chunk for _, made in account.made for chunk in made.chunks] if message else []
     shown = {(chunk.session, chunk.seq) for chunk in chunks}
-    origins = [fact.trust for fact in chosen]
+    origins: list[Origin] = [fact.trust for fact in chosen]
     parts = _Parts(
         fence=fence,
         tokens=budget - room + (message.tokens if message else 0),

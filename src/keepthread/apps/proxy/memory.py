@@ -23,7 +23,7 @@ from keepthread.types import JSON, Message
 RECALL_TOKENS: Final = 300
 ADDED_TOKENS: Final = 6000
 """The most tokens of all additions of a request."""
-_FULL: Final = f"earlier additions take {ADDED_TOKENS:,} tokens"
+_FULL: Final = f"earlier additions leave no room: all may take {ADDED_TOKENS:,} tokens"
 CONTEXT_TOKENS: Final = 8000
 _SKIPPED: Final = 20
 """Hidden messages at the end of a log that are passed over."""
@@ -267,8 +267,8 @@ class ProxyMemory:
     ) -> "_Added":
         """Return the additions of a request: earlier ones again, and one for a new turn.
 
-        `so_far` are the tokens of earlier ones, if they are known. What fails is not needed: the
-        messages are stored.
+        `so_far` are the tokens of earlier ones, if they are known. The messages are stored, so an
+        error becomes a reason.
         """
         turns = [turn for turn in request.turns if turn.place is not None]
         newest = turns[-1] if turns and request.turns[-1] is turns[-1] else None
@@ -292,8 +292,10 @@ class ProxyMemory:
             )
         except KeepthreadError as error:
             return _Added(reason=f"nothing was recalled: {error.code}")
-        made = [found.made] if found.made else []
-        return _Added(_of_turns([*found.earlier, *made], turns), newest.digest if made else None)
+        if found.made is None:
+            reason = _FULL if room < self._recall_tokens else ""
+            return _Added(_of_turns(found.earlier, turns), reason=reason)
+        return _Added(_of_turns([*found.earlier, found.made], turns), newest.digest)
 
     async def _thread(self, request: ReadRequest, session: Session, user: Message) -> Prepared:
         """Build the context of a client that sends its newest turn alone."""
