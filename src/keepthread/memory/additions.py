@@ -17,10 +17,9 @@ from keepthread.context.trust import lowest, trust_in
 from keepthread.context.why import Why, WhyBuilder
 from keepthread.errors import Stale
 from keepthread.memory.conversation import Conversation
-from keepthread.memory.material import marks_of
 from keepthread.memory.search.search import Relevant
 from keepthread.protocols import KnownFact, Recalled, Recollection
-from keepthread.stores.kinds import ADDITION, MARKS
+from keepthread.stores.kinds import ADDITION
 from keepthread.stores.validation import check_count, check_id, check_text
 from keepthread.types import (
     JSON,
@@ -129,18 +128,15 @@ async def make_addition(
     check_text(question.text, "a query")
     check_count(budget, "budget")
     check_count(question.shown_from, "shown_from")
-    scope = Scope(session=conversation.key)
-    earlier, marks, facts, relevant = await asyncio.gather(
-        read_additions(conversation),
-        conversation.store.scan(scope, MARKS),
-        _facts(conversation, question.text),
+    relevant, earlier, facts = await asyncio.gather(  # the longest first
         _relevant(conversation, question, budget),
+        read_additions(conversation),
+        _facts(conversation, question.text),
     )
     others = [each for each in earlier if each.key != question.key]
     if mine := [each for each in earlier if each.key == question.key]:
         return Additions(mine[0], others)
-    hidden = marks_of(marks).hidden
-    recalled = await conversation.searching().recalled(relevant, conversation.key, hidden)
+    recalled = await conversation.searching().recalled(relevant, conversation.key)
     composed = _composed(conversation, budget, facts, recalled, others)
     if composed is None:
         return Additions(None, others)
@@ -253,8 +249,7 @@ async def _facts(conversation: Conversation, query: str) -> Sequence[KnownFact]:
     """Return the owner's profile and the facts that bear on a question; unconfirmed ones not."""
     if await conversation.store.finder() is None:
         return ()
-    runtime, owner = conversation.runtime, conversation.facts_owner
-    index = await runtime.fact_cache.load(conversation.store, owner, runtime.clock())
+    index = await conversation.fact_index()
     return index.known(query) if index else ()
 
 

@@ -15,6 +15,7 @@ from keepthread.errors import InvalidInput, KeepthreadError
 from keepthread.memory import debug_log
 from keepthread.memory.blobs.large_texts import LargeTexts
 from keepthread.memory.blobs.repository import BlobRepository
+from keepthread.memory.facts.profile import FactIndex
 from keepthread.memory.history import (
     MOST_SYSTEM_MESSAGES,
     current_turn,
@@ -303,18 +304,25 @@ class Conversation(NamedTuple):
         """Return whose facts it sees, and notes."""
         return self.owner if self.person is None else self.person
 
-    async def _facts(self, material: Material) -> Sequence[KnownFact]:
-        """Return the facts about the owner, or about the person who asks, and the agent's own.
+    async def fact_index(self) -> FactIndex | None:
+        """Return the facts about the owner, or about the person who asks; None if there are none.
 
         That an owner has no facts is cached for some seconds. Other facts are kept, and the store
         is asked each time which of them changed.
         """
         owner = self.facts_owner
         if self.no_facts.contains(owner):
-            return ()
+            return None
         index = await self.runtime.fact_cache.load(self.store, owner, self.runtime.clock())
         if not index:
             self.no_facts.add(owner)
+            return None
+        return index
+
+    async def _facts(self, material: Material) -> Sequence[KnownFact]:
+        """Return the facts about the owner, or about the person who asks, and the agent's own."""
+        index = await self.fact_index()
+        if index is None:
             return ()
         agents = [*([""] if self.knows else []), *([self.agent] if self.agent else [])]
         return index.known(asked_of(material), agents)

@@ -75,7 +75,8 @@ class Searchable(Protocol):
         """Return the messages at places, each once, and their sessions' records of some kinds.
 
         Messages that were erased or deleted in the meantime are left out. Messages of the session
-        `copies_in` with the id of one that is returned from another session follow, in any state.
+        `copies_in` with the id of one that is returned from another session follow, in any state;
+        its records are returned, too.
         """
         ...
 

@@ -212,6 +212,8 @@ class RamFinder:
             live = [message for message in found if message.state == "live"]
             placed += [_placed(info, message) for message in live]
         keys = dict.fromkeys(each.session for each in placed)
+        if copies_in is not None:
+            keys[copies_in] = None
         shelves = [(Scope(session=key), kind, ALL_KEYS) for key in keys for kind in kinds]
         scans = [await self._backend.scan(self._tenant, *shelf) for shelf in shelves]
         ids = [each.message.id for each in placed if each.session != copies_in]

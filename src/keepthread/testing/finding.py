@@ -390,6 +390,12 @@ class FinderContract:
         assert sorted(found[2:]) == [(fork, "x", "erased"), (fork, "y", "live")]
         placed, _ = await finder.fetch(asked, copies_in=one)
         assert len(placed) == 2
+        for session in (one, fork):
+            await store.put(Scope(session=session), "kind", "k", session)
+        records = (await finder.fetch(asked, kinds=["kind"]))[1]
+        assert [record.value for record in records] == [one]
+        records = (await finder.fetch(asked, kinds=["kind"], copies_in=fork))[1]
+        assert {str(record.value) for record in records} == {one, fork}
 
     # --- walls ---
 

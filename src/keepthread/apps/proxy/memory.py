@@ -240,9 +240,9 @@ class ProxyMemory:
         if known is not None:
             rest = [replace(message, id="") for message in messages[known.messages :]]
             last = known.head + len(rest)
-            stored, added = await asyncio.gather(
-                session.append(*rest, expect=known.head),
+            added, stored = await asyncio.gather(
                 self._added(session, request, last, known.added),
+                session.append(*rest, expect=known.head),
                 return_exceptions=True,
             )
             if isinstance(added, BaseException):

@@ -42,7 +42,6 @@ from keepthread.types import (
     Placed,
     Record,
     Role,
-    Scope,
     SessionKey,
     Unread,
 )
@@ -248,8 +247,8 @@ class Searching:
         if asker is None:
             return (await finder.fetch(places))[0]
         placed, records = await finder.fetch(places, kinds=(MARKS,), copies_in=asker.session)
-        own = marks_of(await self.store.scan(Scope(session=asker.session), MARKS))
-        return _shown(_not_hidden(asker.session, placed, own.hidden, asker.turn), records)
+        hidden = _hidden_in(asker.session, records)
+        return _shown(_not_hidden(asker.session, placed, hidden, asker.turn), records)
 
     async def _key(self, filters: Filters) -> SessionKey | None:
         if filters.session is None:
@@ -313,9 +312,12 @@ class Searching:
         return Relevant(best, ranking.stats, notes)
 
     async def recalled(
-        self, found: Relevant, session: SessionKey, hidden: Sequence[Hidden]
+        self, found: Relevant, session: SessionKey, hidden: Sequence[Hidden] | None = None
     ) -> Recalled:
-        """Return the messages that were ranked, without those that a session hides."""
+        """Return the messages that were ranked, without those that a session hides.
+
+        Without `hidden`, these are the ranges that it hides now.
+        """
         if not found.best:
             return Recalled(notes=found.notes)
         hits = await self._fetched(await self.finder(), found.best, found.stats, session, hidden)
@@ -354,12 +356,14 @@ class Searching:
         best: Sequence[Ranked],
         stats: CorpusStats,
         session: SessionKey,
-        hidden: Sequence[Hidden],
+        hidden: Sequence[Hidden] | None,
     ) -> list[Recollection]:
         """Return pieces with their messages, without those that a session hides."""
         placed, records = await finder.fetch(
             [each.place for each in best], kinds=(MARKS,), copies_in=session
         )
+        if hidden is None:
+            hidden = _hidden_in(session, records)
         live = _shown(_not_hidden(session, placed, hidden), records)
         found = {key: (each, pieces_of(each.message)) for key, each in _by_message(live).items()}
         hits: list[Recollection] = []
@@ -384,6 +388,11 @@ class Searching:
                 )
             )
         return hits
+
+
+def _hidden_in(session: SessionKey, records: Sequence[Record]) -> Sequence[Hidden]:
+    """Return the ranges that a session hides, by these records."""
+    return marks_of([record for record in records if record.scope.session == session]).hidden
 
 
 def _shown(placed: Sequence[Placed], records: Sequence[Record]) -> list[Placed]:

@@ -123,7 +123,7 @@ class PostgresFinder:
         rows = await self._engine.call(SQL["fetch"], values)
         found = [_placed(row) for row in rows if row[0] == _MESSAGE]
         placed = [each for each in found if each.message.state == "live"]
-        shown = {int(each.session) for each in placed}
+        shown = {own, *(int(each.session) for each in placed)}
         placed += [_placed(row) for row in rows if row[0] == _COPY]
         return placed, [_record(row) for row in rows if row[0] == _RECORD and row[1] in shown]
 

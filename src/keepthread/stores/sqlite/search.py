@@ -201,7 +201,8 @@ def _fetch(
     if own is not None:
         ids = [each.message.id for each in placed if each.session != str(own)]
         placed += _copies(db, tenant, own, ids) if ids else []
-    return placed, records.scan_sessions(db, tenant, list(named), kinds)
+    with_records = named.keys() if own is None else named.keys() | {own}
+    return placed, records.scan_sessions(db, tenant, sorted(with_records), kinds)
 
 
 def _copies(db: sqlite3.Connection, tenant: str, sid: int, ids: Sequence[str]) -> list[Placed]:

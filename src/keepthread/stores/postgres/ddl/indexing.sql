@@ -461,18 +461,22 @@ $$;
 
 -- Remove a session from every index; the caller has locked its marks, then the session.
 CREATE FUNCTION keepthread.unindex_session(_tenant integer, _sid bigint) RETURNS void
-LANGUAGE sql AS $$
-    SELECT keepthread.unread_view(_tenant, _sid, keepthread.whose(s.owner), r.view)
-    FROM keepthread.readings r, keepthread.sessions s
-    WHERE r.tenant = _tenant AND r.sid = _sid AND s.tenant = _tenant AND s.sid = _sid;
-    DELETE FROM keepthread.unread u
-    USING keepthread.sessions s, (
-        SELECT 0 AS view UNION ALL
-        SELECT unnest(c.vectors) FROM keepthread.corpora c, keepthread.sessions o
-        WHERE o.tenant = _tenant AND o.sid = _sid AND c.tenant = _tenant AND c.whose = keepthread.whose(o.owner)
-    ) v
-    WHERE s.tenant = _tenant AND s.sid = _sid
-      AND u.tenant = _tenant AND u.whose = keepthread.whose(s.owner) AND u.view = v.view AND u.sid = _sid;
+LANGUAGE plpgsql AS $$
+DECLARE
+    theirs bigint;
+    views  integer[];
+    number integer;
+BEGIN
+    SELECT keepthread.whose(s.owner) INTO theirs FROM keepthread.sessions s
+    WHERE s.tenant = _tenant AND s.sid = _sid;
+    PERFORM keepthread.unread_view(_tenant, _sid, theirs, r.view)
+    FROM keepthread.readings r WHERE r.tenant = _tenant AND r.sid = _sid;
+    SELECT c.vectors INTO views FROM keepthread.corpora c WHERE c.tenant = _tenant AND c.whose = theirs;
+    FOREACH number IN ARRAY 0 || coalesce(views, '{}') LOOP  -- one by one: never all rows of the table
+        DELETE FROM keepthread.unread u
+        WHERE u.tenant = _tenant AND u.whose = theirs AND u.view = number AND u.sid = _sid;
+    END LOOP;
+END
 $$;
 
 -- Marks are locked before sessions, here as by readers, so that neither waits for the other.

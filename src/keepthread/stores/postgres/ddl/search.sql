@@ -400,7 +400,8 @@ $$;
 
 -- Messages at positions and their sessions' records of some kinds, in rows of one shape: part 1 are
 -- messages, 2 records (seq: version, id: key, counter: kind, content: value, extra: made_of; `intact`),
--- 3 the messages of session `_own` that have the same id as a message of another session.
+-- 3 the messages of session `_own` that have the same id as a message of another session. The records of
+-- `_own` are returned, too.
 CREATE FUNCTION keepthread.fetch(
     _tenant integer, _sids bigint[], _seqs bigint[], _kinds bytea[], _own bigint
 )
@@ -429,26 +430,24 @@ BEGIN
         ) m;
     IF _own IS NOT NULL THEN
         RETURN QUERY
-            SELECT 3, s.*, true, c.*
-            FROM unnest(_sids, _seqs) AS p (sid, seq),
-            LATERAL (
-                SELECT m.id FROM keepthread.messages m
-                WHERE m.tenant = _tenant AND m.sid = p.sid AND m.seq = p.seq AND m.content IS NOT NULL
-                OFFSET 0
-            ) m,
-            LATERAL keepthread.find(_tenant, _own, ARRAY[m.id], '{}') c,
-            LATERAL (
-                SELECT s.sid, s.id, s.owner, s.epoch FROM keepthread.sessions s
-                WHERE s.tenant = _tenant AND s.sid = _own
-                OFFSET 0
-            ) s
-            WHERE p.sid <> _own;
+            SELECT 3, s.sid, s.id, s.owner, s.epoch, true, c.*
+            FROM keepthread.sessions s, keepthread.find(_tenant, _own, ARRAY(
+                SELECT m.id
+                FROM unnest(_sids, _seqs) AS p (sid, seq),
+                LATERAL (
+                    SELECT m.id FROM keepthread.messages m
+                    WHERE m.tenant = _tenant AND m.sid = p.sid AND m.seq = p.seq AND m.content IS NOT NULL
+                    OFFSET 0
+                ) m
+                WHERE p.sid <> _own
+            ), '{}') c
+            WHERE s.tenant = _tenant AND s.sid = _own;
     END IF;
     IF cardinality(_kinds) > 0 THEN
         RETURN QUERY
             SELECT 2, r.*, 0::bigint, 0::bigint,
                    0::double precision, NULL::bytea, NULL::bytea
-            FROM (SELECT DISTINCT unnest(_sids) AS sid) p,
+            FROM (SELECT DISTINCT unnest(_sids || _own) AS sid) p,
             LATERAL (
                 SELECT r.sid, NULL::bytea, NULL::bytea, NULL::bigint, r.guard = keepthread.guard_of_record(
                            r.tenant, r.sid, r.owner, r.kind, r.key, r.version, r.value, r.made_of,
