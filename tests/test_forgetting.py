@@ -541,6 +541,23 @@ async def test_answers_in_other_sessions_that_recalled_it_are_known(memory: Memo
     assert await texts(other) == ["Hm", None]
 
 
+async def test_an_answer_before_it_that_recalled_another_forgotten_message_is_known(
+    memory: Memory,
+) -> None:
+    diary = await memory.session("diary", owner="ana")
+    await diary.append(Message(role="user", content="a secret", author="bob"))
+    session = await memory.session("s", owner="ana")
+    recalled = {"recalled_from": {"diary": [[1, 1]]}}
+    await session.append(
+        Message(role="user", content="Hm"),
+        Message(role="assistant", content="It was bob's", meta=recalled),
+        Message(role="user", content="another secret", author="bob"),
+    )
+    told = await memory.forget(author="bob", owner="ana", answers=True)
+    assert told.messages == 2
+    assert ("s", 2) in told.answers
+
+
 async def test_a_fork_that_is_being_made_must_be_made_again(memory: Memory) -> None:
     session = await shared_channel(memory)
     point = ForkPoint(session="shared", seq=4)

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from keepthread import ForkPoint, Memory, Message, Options, Scope, SessionInfo, Span
 from keepthread.interchange.export import export
 from keepthread.memory.admin import DAY
+from keepthread.memory.forgetting import answers as written
 from keepthread.memory.forgetting.follow import all_sessions
+from keepthread.memory.forgetting.plan import ErasurePlan
 from keepthread.protocols import Store
 from keepthread.stores import SQLiteStore
 from keepthread.stores.links import node_of, nodes_above
@@ -404,3 +406,59 @@ async def test_relatives_of_other_owners_are_none(kinds: tuple[Any, Any]) -> Non
     said = await store.append(one, [Message(role="user", content="x")])
     await store.load(two, said)
     assert await store.relatives(one) == ([], [])
+
+
+async def test_forgetting_a_new_message_does_not_read_the_log_before_it(store: Store) -> None:
+    memory = Memory(store, OPTIONS)
+    session = await memory.create_session("chat")
+    read: list[int] = []
+    for number in (60, 1500):
+        for start in range(0, number, 30):
+            await session.append(
+                *(Message(role="user", content=f"{start} and {n}") for n in range(30))
+            )
+        (asked,) = await session.append(Message(role="user", content=f"a secret at {number}"))
+        counts = counted(store)
+        told = await memory.forget(session="chat", message=asked.id)
+        assert told.messages == 1
+        read.append(counts.total())
+    assert read[1] <= read[0] + 1
+
+
+STEP = st.tuples(st.sampled_from("qqaatrc"), st.integers(0, 30))
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(steps=st.lists(STEP, min_size=2, max_size=30), gone=st.sets(st.integers(0, 40), max_size=3))
+@example(
+    steps=[("q", 0), ("q", 0), ("r", 1), ("a", 0), ("q", 0), ("r", 3), ("a", 0)], gone={2}
+)  # both answers were given again to the first question
+def test_answers_are_found_from_the_first_forgotten_message_on(
+    steps: Sequence[tuple[str, int]], gone: set[int]
+) -> None:
+    asyncio.run(_compare_answers(steps, gone))
+
+
+async def _compare_answers(steps: Sequence[tuple[str, int]], gone: set[int]) -> None:
+    """Questions, answers that may name what they were written from, rewinds and clears."""
+    store = RamStore()
+    session = await Memory(store, OPTIONS).create_session("chat")
+    for kind, number in steps:
+        head = (await session.refresh()).messages
+        if kind == "r":
+            await session.rewind(min(number, head))
+        elif kind == "c" and number < 5:
+            await session.clear()
+        elif kind in "at":
+            first = min(number, head)
+            meta = {"written_from": [[max(1, first), head]]} if kind == "t" and first else {}
+            await session.append(Message(role="assistant", content="so", meta=cast(Any, meta)))
+        else:
+            await session.append(Message(role="user", content="what?"))
+    head = (await session.refresh()).messages
+    plan = ErasurePlan()
+    plan.add(session.key, {seq % head + 1 for seq in gone} if head else set(), "chosen")
+    reader = written._Session(store, plan, {"chat": session.key}, session.key)
+    found = await reader.answers()
+    reader._names = {"chat": session.key, "another": SessionKey("0")}  # so that it reads all
+    assert found == await reader.answers()

@@ -7,7 +7,7 @@ explanation was kept that shows it.
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
-from keepthread.context.hidden import QuestionTracker
+from keepthread.context.hidden import HiddenRanges, QuestionTracker, opens_turn
 from keepthread.context.sources import RECALLED_FROM, WRITTEN_FROM
 from keepthread.context.summary import COVERED, IN_SHORT
 from keepthread.errors import SessionGone
@@ -18,6 +18,8 @@ from keepthread.stores.kinds import MARKS, WHY
 from keepthread.types import Message, Scope, SessionInfo, SessionKey
 
 _PAGE: Final = 500
+_NEAR: Final = 50
+"""Messages before a forgotten one that are read at once, to find its question."""
 
 
 async def answers_to(
@@ -41,7 +43,7 @@ async def answers_to(
 
 
 class _Session:
-    """One session that is read completely."""
+    """One session that is read as far as it may have such answers."""
 
     def __init__(
         self, store: Store, plan: ErasurePlan, names: Mapping[str, SessionKey], key: SessionKey
@@ -54,11 +56,11 @@ class _Session:
     async def answers(self) -> list[int]:
         shown = await self._shown()
         begun: set[int] = set()  # turns in which a message is forgotten
-        marks = await self._store.scan(Scope(session=self._key), MARKS)
-        questions = QuestionTracker(marks_of(marks))
+        marks = marks_of(await self._store.scan(Scope(session=self._key), MARKS))
+        questions = QuestionTracker(marks)
         found: list[int] = []
-        after = 0
         gone = self._plan.reasons(self._key)
+        after = await self._start(marks, min(gone, default=0))
         while page := await self._store.read(self._key, after=after, limit=_PAGE):
             for message in page:
                 numbers = {questions.turn(message), message.turn} - {0}
@@ -71,6 +73,25 @@ class _Session:
                     found.append(message.seq)
             after = page[-1].seq
         return found
+
+    async def _start(self, marks: HiddenRanges, first: int) -> int:
+        """Return the position to read after: answers come after what they were written from.
+
+        A question that was never hidden, at or before the first forgotten message, is enough to
+        know the turns of all that follow. An answer that was written from another session may be
+        anywhere.
+        """
+        if {*self._names.values()} != {self._key}:
+            return 0
+        spans = [*marks.hidden, *marks.inner]
+        before = first + 1
+        while page := await self._store.tail(self._key, limit=_NEAR, before=before):
+            for message in reversed(page):
+                hidden = any(span.first <= message.seq <= span.last for span in spans)
+                if opens_turn(message) and not hidden:
+                    return message.seq - 1
+            before = page[0].seq
+        return 0
 
     def _says_so(self, answer: Message) -> bool:
         """Return whether an answer's own meta names forgotten messages."""
