@@ -396,6 +396,8 @@ def expected(operation: str, dimension: str) -> str:
         return LINEAR
     if operation in SEARCHING | _RECALLING and dimension in _INDEXED:
         return LOGARITHMIC
+    if operation in SEARCHING and dimension in _OF_THE_SESSION:  # each comes with a message or more
+        return LOGARITHMIC
     if operation == "search facts" and dimension in ("facts", EVERYTHING):
         return LOGARITHMIC
     return FLAT
