@@ -401,6 +401,40 @@ async def test_somebody_else_may_write_while_the_memory_recalls(store: Store) ->
     assert await shown(session) == ["hi", "hello", "more"]
 
 
+async def test_a_late_request_of_a_thread_is_not_doubled_by_its_retry(store: Store) -> None:
+    memory = over(store)
+    mine = proxy(memory)
+    first = await mine.prepare(request([user("hi")], mode="thread"))
+    await mine.record(first, said("hello"))
+    again = await mine.prepare(request([user("more")], mode="thread"))  # the client tried again
+    await mine.record(again, said("enough"))
+    late = replace(request([user("more")], mode="thread"), ends_with_user=False, is_late=True)
+    await mine.record(await mine.prepare(late), None)
+    session = await session_of(memory, first)
+    assert await shown(session) == ["hi", "hello", "more", "enough"]
+    await mine.prepare(request([user("more")], mode="thread"))  # the same words once more
+    assert await shown(session) == ["hi", "hello", "more", "enough", "more"]
+
+
+async def test_a_request_of_a_thread_that_waited_for_another_is_not_doubled(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = over(store)
+    mine, append = proxy(memory), Session.append
+    first = await mine.prepare(request([user("hi")], mode="thread"))
+    await mine.record(first, said("hello"))
+    session = await session_of(memory, first)
+
+    async def after_a_retry(self: Session, *messages: Message, expect: int | None = None) -> Any:
+        monkeypatch.setattr(Session, "append", append)
+        await append(self, user("more"), assistant("enough"))  # another worker was faster
+        return await append(self, *messages, expect=expect)
+
+    monkeypatch.setattr(Session, "append", after_a_retry)
+    await mine.prepare(request([user("more")], mode="thread"))
+    assert await shown(session) == ["hi", "hello", "more", "enough"]
+
+
 async def test_an_answer_may_be_recorded_after_the_next_request(store: Store) -> None:
     memory = over(store)
     mine = proxy(memory)

@@ -292,7 +292,7 @@ class Proxy:
         until = loop.time() + patience
         async with self._asking:
             if loop.time() >= until:
-                request = replace(request, ends_with_user=False)
+                request = replace(request, ends_with_user=False, is_late=True)
             return await memory.prepare(request, records=records)
 
     def _wait_for(self, asking: "asyncio.Task[Prepared]", size: int) -> None:

@@ -164,7 +164,7 @@ class ProxyMemory:
             last, position, added = await self._align_and_recall(session, request, messages)
         else:
             await self._earlier(session)
-            user, position = await _append_once(session, messages), None
+            user, position = await _append_once(session, messages, is_late=request.is_late), None
             last = user.seq
             self._positions.put(session, None)
             if request.mode == "thread" and last > len(messages):
@@ -336,24 +336,38 @@ def _with_additions(request: ReadRequest, session: Session, added: _Added) -> Pr
     )
 
 
-async def _append_once(session: Session, messages: Sequence[Message]) -> Message:
+async def _append_once(session: Session, messages: Sequence[Message], *, is_late: bool) -> Message:
     """Append messages, unless the log ends with them: then the client sends them again.
 
-    An answer after them that was cut off does not count, as the client asks again for it.
+    An answer after them that was cut off does not count, as the client asks again for it. If other
+    requests were recorded in the meantime, theirs may be the same messages, with an answer.
     """
+    since = 0 if is_late else MAX_COUNT
     while True:
         newest = await session.messages(limit=len(messages) + _SKIPPED, before=MAX_COUNT)
         end = newest[-1].seq if newest else 0
         hidden = await session.hidden()
         newest = [m for m in newest if not any(h.first <= m.seq <= h.last for h in hidden)]
+        if found := _last_like(messages, [m for m in newest if m.seq > since]):
+            return found
         if newest and newest[-1].meta.get(CUT) is True:
             newest = newest[:-1]
-        newest = newest[-len(messages) :]
-        if newest and chain(newest) == chain(messages):
-            return newest[-1]
-        with suppress(Stale):  # somebody else wrote in the meantime
+        if found := _last_like(messages, newest[-len(messages) :]):
+            return found
+        try:
             given = [replace(message, id="") for message in messages]
             return (await session.append(*given, expect=end))[-1]
+        except Stale:  # somebody else wrote in the meantime
+            since = min(since, end)
+
+
+def _last_like(messages: Sequence[Message], log: Sequence[Message]) -> Message | None:
+    """Return the last of the messages in a part of a log that has them in a row."""
+    wanted, number = chain(messages), len(messages)
+    for end in range(len(log), number - 1, -1):
+        if chain(log[end - number : end]) == wanted:
+            return log[end - 1]
+    return None
 
 
 def _labeled(request: ReadRequest) -> list[Message]:

@@ -75,6 +75,8 @@ class ReadRequest:
     identity: ClientIdentity = field(default_factory=ClientIdentity)
     mode: Mode = "alongside"
     streams: bool = False
+    is_late: bool = False
+    """Whether it was relayed before the memory was asked: later requests may be recorded by now."""
     unread: int = 0
     """Items or parts of the history that no message can hold: they are relayed, not recorded."""
 
