@@ -239,7 +239,8 @@ def test_the_editor_opens_the_settings_and_mistakes_are_named(place: Path) -> No
     env = {"EDITOR": str(editor), "VISUAL": None}
     with Terminal([KEEPTHREAD, "config", "edit"], cwd=place, env=env) as terminal:
         terminal.wait_for("Edit it again? [Y/n]:")
-        assert "tries is not a setting" in " ".join(terminal.transcript.split())
+        shown = "".join(terminal.transcript.split())  # a long path may break the line anywhere
+        assert "triesisnotasetting" in shown
         terminal.key("enter")
         assert terminal.exit_code(60) == 0, terminal.transcript
     assert (place / "config.yaml").read_text() == "memory: {owner: bea}\n"

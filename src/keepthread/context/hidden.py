@@ -185,17 +185,17 @@ class QuestionTracker:
         spans = (*marks.hidden, *marks.inner) if marks else ()
         self._spans = sorted(spans, key=lambda span: span.last, reverse=True)
         self._seen: dict[int, int] = {}
-        """The positions of the questions, by their turns."""
+        """The positions of the questions, by their turns, in order."""
 
     def turn(self, message: Message) -> int:
         """Return the turn that the next message belongs to."""
         while self._spans and self._spans[-1].last < message.seq:  # it was hidden by then
             span = self._spans.pop()
-            seen = self._seen.items()
-            self._seen = {n: seq for n, seq in seen if not span.first <= seq <= span.last}
+            while self._seen and next(reversed(self._seen.values())) >= span.first:
+                self._seen.popitem()
         if opens_turn(message):
             self._seen.setdefault(message.turn, message.seq)
         if message.turn in self._seen or not self._seen:
             return message.turn
-        latest = max(self._seen, key=lambda number: self._seen[number])
+        latest = next(reversed(self._seen))
         return min(latest, message.turn)
