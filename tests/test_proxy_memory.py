@@ -388,6 +388,22 @@ async def test_an_addition_is_not_stored_if_its_source_is_erased_meanwhile(
     assert await session.additions() == []
 
 
+async def test_a_quoted_session_may_be_deleted_in_the_meantime(
+    searched: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await diary(searched)
+    own, put = searched.for_owner("ann"), additions._put
+
+    async def after_a_deletion(*given: Any) -> Any:
+        await own.delete_session("diary")
+        return await put(*given)
+
+    monkeypatch.setattr(additions, "_put", after_a_deletion)
+    session = await own.session("talk")
+    found = await session.recall("t1", "What is the code of the cellar?", budget=2000)
+    assert found == (None, [])
+
+
 async def test_somebody_else_may_write_while_the_memory_recalls(store: Store) -> None:
     memory = over(store)
     mine, other = proxy(memory), proxy(memory)

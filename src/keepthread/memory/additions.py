@@ -15,7 +15,7 @@ from keepthread.context.quoting import flat, sanitize
 from keepthread.context.recall import recollect
 from keepthread.context.trust import lowest, trust_in
 from keepthread.context.why import Why, WhyBuilder
-from keepthread.errors import Stale
+from keepthread.errors import SessionGone, Stale
 from keepthread.memory.conversation import Conversation
 from keepthread.memory.search.search import Relevant
 from keepthread.protocols import KnownFact, Recalled, Recollection
@@ -220,7 +220,7 @@ async def _put(
         await conversation.store.put(
             scope, ADDITION, key, value, made_of=sorted(spans), version=0, epochs=epochs
         )
-    except Stale:  # something was erased, or another process made one for this turn
+    except (Stale, SessionGone):  # something was erased, or another process made one for this turn
         return await _read_again(conversation, key)
     why = _why(parts, budget, composed.account, composed.facts)
     conversation.choice_log.note_addition(conversation.key, why)

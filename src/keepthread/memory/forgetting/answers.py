@@ -83,12 +83,12 @@ class _Session:
         """
         if {*self._names.values()} != {self._key}:
             return 0
-        spans = [*marks.hidden, *marks.inner]
         before = first + 1
         while page := await self._store.tail(self._key, limit=_NEAR, before=before):
             for message in reversed(page):
-                hidden = any(span.first <= message.seq <= span.last for span in spans)
-                if opens_turn(message) and not hidden:
+                seq = message.seq
+                inner = any(span.first <= seq <= span.last for span in marks.inner)
+                if opens_turn(message) and not (inner or marks.hides(seq)):
                     return message.seq - 1
             before = page[0].seq
         return 0
