@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keepthread.context.hidden import CLEARED, REWOUND, HiddenRanges, QuestionTracker
+from keepthread.context.ranges import without
 from keepthread.types import Message
 
 STEPS = st.lists(st.one_of(st.sampled_from("qa"), st.integers(0, 30)), max_size=40)
@@ -51,6 +52,23 @@ def test_a_message_belongs_to_the_turn_of_the_latest_question_that_is_not_hidden
     log, ranges = log_of(steps)
     tracker = QuestionTracker(ranges)
     assert [tracker.turn(message) for message in log] == plain_turns(log, ranges)
+
+
+RANGES = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 12)), max_size=8)
+
+
+@given(ranges=RANGES, gone=RANGES)
+def test_positions_without_others(
+    ranges: Sequence[tuple[int, int]], gone: Sequence[tuple[int, int]]
+) -> None:
+    def positions(some: Sequence[tuple[int, int]]) -> set[int]:
+        return {at for first, last in some for at in range(first, last + 1)}
+
+    kept, cut = ([(first, first + more) for first, more in each] for each in (ranges, gone))
+    left = without(kept, cut)
+    assert positions(left) == positions(kept) - positions(cut)
+    assert left == sorted(left)
+    assert sum(last - first + 1 for first, last in left) == len(positions(left))
 
 
 def test_the_turns_of_a_log_take_time_in_proportion_to_it() -> None:

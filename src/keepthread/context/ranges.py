@@ -19,14 +19,20 @@ def merged(ranges: Iterable[Range]) -> list[Range]:
 
 def without(ranges: Iterable[Range], gone: Iterable[Range]) -> list[Range]:
     """Return the positions of `ranges` that are in none of the others."""
-    left = merged(ranges)
-    for first, last in merged(gone):
-        left = [
-            part
-            for start, end in left
-            for part in ((start, min(end, first - 1)), (max(start, last + 1), end))
-            if part[0] <= part[1]
-        ]
+    left: list[Range] = []
+    cuts, at = merged(gone), 0
+    for begin, end in merged(ranges):
+        start = begin
+        while at < len(cuts) and cuts[at][0] <= end:
+            first, last = cuts[at]
+            if start < first:
+                left.append((start, first - 1))
+            start = max(start, last + 1)
+            if last > end:  # it may also cut the next range
+                break
+            at += 1
+        if start <= end:
+            left.append((start, end))
     return left
 
 
