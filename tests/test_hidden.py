@@ -3,18 +3,20 @@
 import time
 from collections.abc import Sequence
 
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from keepthread.context.hidden import CLEARED, REWOUND, HiddenRanges, QuestionTracker
 from keepthread.context.ranges import without
 from keepthread.types import Message
+from tests.seeds import examples
 
-STEPS = st.lists(st.one_of(st.sampled_from("qa"), st.integers(0, 30)), max_size=40)
+STEPS = st.lists(st.one_of(st.sampled_from("qa"), st.integers(1, 6)), min_size=4, max_size=40)
+"""Questions, answers, and how many messages a rewind hides; six hide all."""
 
 
 def log_of(steps: Sequence[str | int]) -> tuple[list[Message], HiddenRanges]:
-    """Return a log of questions and answers, and what rewinds to positions have hidden."""
+    """Return a log of questions and answers, and what rewinds have hidden."""
     log: list[Message] = []
     ranges, turn = HiddenRanges(), 0
     for step in steps:
@@ -23,9 +25,10 @@ def log_of(steps: Sequence[str | int]) -> tuple[list[Message], HiddenRanges]:
             role = "user" if step == "q" else "assistant"
             log.append(Message(role=role, content="so", seq=len(log) + 1, turn=max(turn, 1)))
         elif log:
-            first = ranges.next_visible(min(step, len(log)) + 1) if step else 1
+            clears = step == 6
+            first = 1 if clears else ranges.next_visible(max(1, len(log) - step + 1))
             if first <= len(log):
-                ranges = ranges.hide(first, len(log), 1, REWOUND if step else CLEARED)
+                ranges = ranges.hide(first, len(log), 1, CLEARED if clears else REWOUND)
     return log, ranges
 
 
@@ -45,7 +48,9 @@ def plain_turns(log: Sequence[Message], ranges: HiddenRanges) -> list[int]:
     return found
 
 
+@settings(max_examples=examples(500))
 @given(steps=STEPS)
+@example(steps=["q", "q", 1, "a"])
 def test_a_message_belongs_to_the_turn_of_the_latest_question_that_is_not_hidden(
     steps: Sequence[str | int],
 ) -> None:

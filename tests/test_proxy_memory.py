@@ -138,6 +138,17 @@ async def test_another_answer_replaces_the_first_and_a_late_one_stays_hidden(sto
     await mine.record(cut, None)
 
 
+async def test_an_answer_to_a_question_that_was_hidden_is_hidden(store: Store) -> None:
+    memory = over(store)
+    mine = proxy(memory)
+    first = await mine.prepare(request([user("hi")]))
+    session = await session_of(memory, first)
+    await session.rewind(0)
+    await mine.record(first, said("hello"))
+    assert [m.content for m in await session.messages()] == ["hi", "hello"]
+    assert await shown(session) == []
+
+
 async def test_half_an_answer_does_not_replace_a_whole_one(store: Store) -> None:
     memory = over(store)
     mine = proxy(memory)
@@ -386,6 +397,19 @@ async def test_an_addition_is_not_stored_if_its_source_is_erased_meanwhile(
     first = await proxy(searched).prepare(request([user("What is the code of the cellar?")]))
     session = await session_of(searched, first)
     assert await session.additions() == []
+
+
+async def test_what_a_session_hides_is_not_quoted_from_its_fork(searched: Memory) -> None:
+    await diary(searched)
+    session = await searched.for_owner("ann").get_session("diary")
+    fork = await session.fork(id="fork")
+    await fork.rewind(0)
+    asked = ("t1", "What is the code of the cellar?")
+    assert (await fork.recall(*asked, budget=2000)).made is None
+    await session.rewind(0)
+    assert (await fork.recall(*asked, budget=2000)).made is None
+    other = await searched.for_owner("ann").session("other")
+    assert (await other.recall(*asked, budget=2000)).made is None
 
 
 async def test_a_quoted_session_may_be_deleted_in_the_meantime(
