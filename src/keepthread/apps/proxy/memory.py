@@ -230,7 +230,7 @@ class ProxyMemory:
 
     async def _align_and_recall(
         self, session: Session, request: ReadRequest, messages: Sequence[Message]
-    ) -> tuple[int, LogEnd | None, "_Added"]:
+    ) -> tuple[int, LogEnd | None, _Added]:
         """Store what is new in a history; return where it ends, and the additions of the request.
 
         Usually a history continues where the log ended: then the log is not read, and the memory
@@ -264,7 +264,7 @@ class ProxyMemory:
 
     async def _added(
         self, session: Session, request: ReadRequest, last: int, so_far: int | None = None
-    ) -> "_Added":
+    ) -> _Added:
         """Return the additions of a request: earlier ones again, and one for a new turn.
 
         `so_far` are the tokens of earlier ones, if they are known. The messages are stored, so an

@@ -62,10 +62,10 @@ class Positions:
 
     def continued(self, session: Session, messages: Sequence[Message]) -> LogEnd | None:
         """Return where a log ends that a history continues with new messages, if that is known."""
-        if not session.info.messages and not self.get(session):
-            return LogEnd(0, b"", 0)  # a new session
         known = self.get(session)
-        is_longer = known is not None and len(messages) > known.messages
+        if known is None:
+            return None if session.info.messages else LogEnd(0, b"", 0)  # the session is new
+        is_longer = len(messages) > known.messages
         return known if is_longer and self.continues(session, messages) else None
 
     def continues(self, session: Session, messages: Sequence[Message]) -> bool:
