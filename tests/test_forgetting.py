@@ -947,6 +947,16 @@ async def test_what_a_outbox_set_aside_goes_as_well(
     assert bool(found_in(tmp_path, SECRET)) == (not queued)
 
 
+def tables_with(text: str, postgres: PostgresServer) -> list[Path]:
+    """Return the files of the database `forgetting` that hold a text; other tests write it, too."""
+    postgres.execute("CHECKPOINT")
+    asked = "SELECT oid FROM pg_database WHERE datname = 'forgetting'"
+    ((number,),) = postgres.execute(asked)
+    files = [path for path in (postgres.data / "base" / str(number)).iterdir() if path.is_file()]
+    assert files
+    return [path for path in files if text.encode() in path.read_bytes()]
+
+
 async def test_postgres_says_what_it_keeps_unless_it_rewrites(postgres: PostgresServer) -> None:
     url = postgres.create_database("forgetting")
     async with Memory.open(url, counter=Letters()) as memory:
@@ -959,9 +969,7 @@ async def test_postgres_says_what_it_keeps_unless_it_rewrites(postgres: Postgres
         assert not any("tables" in residue.where for residue in told.residues)
         assert (told.searched, told.found) == ((), 0)
         assert "no file" in str(told)
-    postgres.execute("CHECKPOINT")
-    tables = postgres.data / "base"
-    assert not [p for p in tables.rglob("*") if p.is_file() and SECRET.encode() in p.read_bytes()]
+    assert not tables_with(SECRET, postgres)
 
 
 async def test_a_role_that_may_not_rewrite_is_told_so(postgres: PostgresServer) -> None:
@@ -1005,9 +1013,7 @@ async def test_what_open_transactions_hold_up_is_done_another_time(
         assert await memory.store.scan(Scope(), FORGET)
     async with Memory.open(url, counter=Letters()) as memory:
         assert not await memory.store.scan(Scope(), FORGET)
-    postgres.execute("CHECKPOINT")
-    tables = postgres.data / "base"
-    assert not [p for p in tables.rglob("*") if p.is_file() and SECRET.encode() in p.read_bytes()]
+    assert not tables_with(SECRET, postgres)
 
 
 async def test_redis_writes_its_files_anew_or_says_that_it_may_not() -> None:
