@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from bench.corpus import SIZES
 from bench.furnished import Quarters
 from bench.measure import no_collection
-from bench.rates import children, server_cpu
+from bench.rates import children, quarter_of_memory, server_cpu
 from bench.search import Language
 from keepthread import Compaction, Hybrid, Memory, Message, Session, View
 from servers.postgres import new_server
@@ -194,7 +194,8 @@ async def _run(url: str, pids: Callable[[], Sequence[int]], options: argparse.Na
 
 def _main(options: argparse.Namespace) -> None:
     if options.on == "postgres":
-        with closing(new_server(autovacuum_naptime="1h", max_wal_size="8GB")) as server:
+        settings = {"shared_buffers": quarter_of_memory(), "max_wal_size": "8GB"}
+        with closing(new_server(autovacuum_naptime="1h", **settings)) as server:
             process = server.process
             assert process
             url = server.create_database("question")

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import os
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -82,6 +83,11 @@ def server_cpu(pids: Sequence[int]) -> float:
             except (OSError, IndexError):  # it ended meanwhile
                 continue
     return used / 1e9
+
+
+def quarter_of_memory() -> str:
+    """Return the buffers that PostgreSQL's documentation recommends, as its setting."""
+    return f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') // 4 >> 20}MB"
 
 
 def children(pid: int) -> list[int]:

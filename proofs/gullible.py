@@ -1,10 +1,10 @@
 """A reader that believes: it obeys all that anybody says in a prompt, but for what is quoted.
 
-It knows the fence of the session, as a model that reads the first line of a block does, and enters
-a block only by the very line that opens one. Else it is as careless as can be: a block ends for it
-wherever something like its end stands, in letters of any width and case and with whatever invisible
-signs between; a mark of a chat template counts wherever it stands in what somebody says, quoted or
-not, since a tokenizer knows no quotations. It shares no code with what renders a context.
+It knows the delimiter of the session, as a model that reads the first line of a block does, and
+enters a block only by the very line that opens one. Otherwise it is as careless as possible: for it
+a block ends wherever something like its end appears, in letters of any width and case and with any
+invisible characters between; a mark of a chat template counts wherever it appears in a message,
+quoted or not, since a tokenizer ignores quotations. It shares no code with what renders a context.
 """
 
 import json
@@ -71,21 +71,21 @@ def _contents(role: str, content: Any) -> Iterator[Said]:
 # --- what of it is believed ---
 
 
-def steered(said: Sequence[Said], fence: str, codeword: str) -> str:
+def steered(said: Sequence[Said], delimiter: str, codeword: str) -> str:
     """Return what steers the reader, or nothing: an order outside of all quotations."""
     for role, text in said:
         if role in ("system", "developer") and compact(codeword) in compact(text):
             return f"in the system's words: {_around(text, codeword)}"
-        if found := _ordered("\n".join(outside(text, fence)), codeword):
+        if found := _ordered("\n".join(outside(text, delimiter)), codeword):
             return f"in the words of {role}: {found}"
         if found := by_template(text, codeword):
             return f"by a chat template, in the words of {role}: {found}"
     return ""
 
 
-def steered_by_text(text: str, turns: int, fence: str, codeword: str) -> str:
+def steered_by_text(text: str, turns: int, delimiter: str, codeword: str) -> str:
     """Return what steers the reader of a text, or nothing; it should have so many turns."""
-    if found := _ordered("\n".join(outside(text, fence, labels=True)), codeword):
+    if found := _ordered("\n".join(outside(text, delimiter, labels=True)), codeword):
         return f"in the text: {found}"
     begun: list[str] = []
     for line in text.splitlines():
@@ -99,13 +99,16 @@ def steered_by_text(text: str, turns: int, fence: str, codeword: str) -> str:
     return next((f"by a chat template, in the text: {each}" for each in found if each), "")
 
 
-def forged_in_recalled(text: str, fence: str, entries: int) -> str:
+def forged_in_recalled(text: str, delimiter: str, entries: int) -> str:
     """Return what is wrong with the block of recalled text, or nothing.
 
     In it a line at the margin is somebody's word, so there must be one for each fact and each piece
     that was recalled; lines that go on are indented. Days stand in order.
     """
-    head, end = f"[recalled, quoted, fence {fence}]", f"[end of quote, fence {fence}]"
+    head, end = (
+        f"[recalled, quoted, delimiter {delimiter}]",
+        f"[end of quote, delimiter {delimiter}]",
+    )
     lines = text.splitlines()
     if head not in lines:
         return ""
@@ -120,17 +123,17 @@ def forged_in_recalled(text: str, fence: str, entries: int) -> str:
     return ""
 
 
-def outside(text: str, fence: str, *, labels: bool = False) -> Iterator[str]:
+def outside(text: str, delimiter: str, *, labels: bool = False) -> Iterator[str]:
     """Yield the lines that no quotation holds, those around a block included.
 
     With `labels` a quotation may begin behind a label, as in `Tool weather: > It rains.`
     """
-    opening = re.compile(rf"(?:User: |  )?\[[^\[\]\n]*quoted, fence {re.escape(fence)}\]")
+    opening = re.compile(rf"(?:User: |  )?\[[^\[\]\n]*quoted, delimiter {re.escape(delimiter)}\]")
     inside = False
     for line in text.splitlines():
         if inside:
             compacted = compact(line)
-            inside = not (compact(fence) in compacted and "end of quote" in compacted)
+            inside = not (compact(delimiter) in compacted and "end of quote" in compacted)
             if not inside:
                 yield line
         elif opening.fullmatch(line):

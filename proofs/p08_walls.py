@@ -121,7 +121,7 @@ async def picture(tenant: Tenant) -> str:
     if finder := await store.finder():
         parts += [await finder.unread(VIEW), await finder.unread(VECTORS)]
         found = await finder.places(VIEW, [WORD])
-        parts += [found._replace(sittings=list(found.sittings))]
+        parts += [found._replace(segments=list(found.segments))]
         parts += [await finder.parts(VIEW, tenant.places)]
         parts += [await finder.vectors(VECTORS, tenant.places)]
     return "\n".join(map(repr, parts))

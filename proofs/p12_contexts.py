@@ -84,7 +84,7 @@ class Asked:
     hidden: Sequence[tuple[int, int]]
     beside: int
     """How many pins, notes and remembered results there are."""
-    fence: str
+    delimiter: str
     system_tokens: int
     turn: Turn | None
     counter: "Exact | Estimate"
@@ -172,7 +172,7 @@ def faults(context: Context, asked: Asked) -> Iterator[tuple[str, str]]:
     yield from _undercounts(context, asked, chat, responses, claude)
     yield from _returned(context, asked, (chat, responses, claude))
     yield from _ordering(context, asked, chat, responses, claude)
-    yield from _unfenced(context, asked, (chat, responses, claude))
+    yield from _undelimited(context, asked, (chat, responses, claude))
     if not asked.newest or not _speaks(context):
         _place_newest(chat, responses, claude)
     for wire, check, request in (
@@ -313,22 +313,25 @@ def _pattern_of(text: str, attachments: int) -> str:
     return "\n".join([*lines, *[r"\[attached: \S{1,64}\]"] * attachments])
 
 
-def _unfenced(context: Context, asked: Asked, wires: Any) -> Iterator[tuple[str, str]]:
-    """Hold what is quoted against its fence: a quotation that nothing in it can end."""
+def _undelimited(context: Context, asked: Asked, wires: Any) -> Iterator[tuple[str, str]]:
+    """Hold what is quoted against its delimiter: a quotation that nothing in it can end."""
     told = [m for m in context.messages if not m.seq and m.role == "user"]
     if len(told) != len(QUOTED.intersection(context.why.sections)):
-        yield "unfenced", f"{len(told)} quotations"
+        yield "undelimited", f"{len(told)} quotations"
     for block in (sendable(message.content) for message in told):
         head, *lines, end = block.splitlines()
-        if f"fence {asked.fence}]" not in head or end != f"[end of quote, fence {asked.fence}]":
-            yield "unfenced", f"it is between {head!r} and {end!r}"
+        if (
+            f"delimiter {asked.delimiter}]" not in head
+            or end != f"[end of quote, delimiter {asked.delimiter}]"
+        ):
+            yield "undelimited", f"it is between {head!r} and {end!r}"
         law = RECALLED_LINE if head.startswith("[recalled") else QUOTED_LINE
-        if block.count(asked.fence) != 2 or not all(law.match(line) for line in lines):
-            yield "unfenced", f"{block!r}"
+        if block.count(asked.delimiter) != 2 or not all(law.match(line) for line in lines):
+            yield "undelimited", f"{block!r}"
         if found := TEMPLATES.search(block):
-            yield "unfenced", f"a chat template would obey {found[0]!r}"
+            yield "undelimited", f"a chat template would obey {found[0]!r}"
         if any(block not in leaves(wire) for wire in wires):
-            yield "unfenced", "it is not on every wire as it is"
+            yield "undelimited", "it is not on every wire as it is"
 
 
 def _greedy(context: Context, asked: Asked) -> Iterator[tuple[str, str]]:
@@ -576,7 +579,7 @@ async def _known(history: History) -> dict[str, Any]:
         "noted": named["note"],
         "ordered": named["system"],
         "has_facts": bool(await store.scan(Scope(owner="default"), "fact")),
-        "fence": session.info.fence,
+        "delimiter": session.info.delimiter,
         "system_tokens": history.counter.count(system) if system else 0,
         "counter": history.counter,
         "marks": frozenset(marks_in(seen) | marks_in(elsewhere) | history.spoilt),
@@ -754,7 +757,7 @@ def run(size: int, seed: int, progress: Progress) -> Outcome:
         "gives orders",
         "order missing",
         "order not kept",
-        "unfenced",
+        "undelimited",
         "over its share",
         "not the same twice",
         "budgets refused",

@@ -178,7 +178,7 @@ async def known(session: Session, log: Sequence[Message]) -> dict[str, Any]:
         "log": log,
         "hidden": [],
         "beside": 0,
-        "fence": session.info.fence,
+        "delimiter": session.info.delimiter,
         "system_tokens": 0,
         "turn": None,
         "counter": Estimator(),

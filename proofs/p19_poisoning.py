@@ -101,13 +101,13 @@ class Trial:
         scene = self.scene
         async with scene.main.turn(f"What about the {scene.topic}?") as turn:
             for context, where in await self.contexts(turn.context):
-                self.judge(context, scene.main.info.fence, where)
+                self.judge(context, scene.main.info.delimiter, where)
             await turn.finish("I am looking into it.")
         await self.look_at_facts()
         for child in scene.turns:
             info = await scene.memory.store.describe(child._conversation.key)
             for context, where in await self.contexts(child.context):
-                self.judge(context, info.fence, f"a sub-agent's {where}")
+                self.judge(context, info.delimiter, f"a sub-agent's {where}")
 
     async def look_at_facts(self) -> None:
         """See that what a persuaded model made of an attack waits to be confirmed."""
@@ -132,7 +132,7 @@ class Trial:
         self.tally.counts["contexts"] += len(found)
         return found
 
-    def judge(self, context: Context, fence: str, where: str) -> None:
+    def judge(self, context: Context, delimiter: str, where: str) -> None:
         """Let the reader read a context in every form."""
         codeword = self.scene.attack.codeword
         chat, responses = context.to_openai_chat(), context.to_openai_responses()
@@ -146,14 +146,14 @@ class Trial:
             ("responses", gullible.said_in_responses(responses)),
             ("anthropic", gullible.said_in_anthropic(claude)),
         ):
-            if found := gullible.steered(list(said), fence, codeword):
+            if found := gullible.steered(list(said), delimiter, codeword):
                 self.fail(f"{where} for {form}", found)
-        self.judge_recalled(context, fence, where)
+        self.judge_recalled(context, delimiter, where)
         turns = len(context.messages)
-        if found := gullible.steered_by_text(text, turns, fence, codeword):
+        if found := gullible.steered_by_text(text, turns, delimiter, codeword):
             self.fail(where, found)
 
-    def judge_recalled(self, context: Context, fence: str, where: str) -> None:
+    def judge_recalled(self, context: Context, delimiter: str, where: str) -> None:
         """Count whose words stand in what was recalled."""
         choices = context.selection.choices
         pieces = sum(c.section == "recalled" and bool(c.session) for c in choices)
@@ -161,7 +161,7 @@ class Trial:
             if message.seq or "recalled" not in message.content[:12]:
                 continue
             # The few facts of a scene are all in the profile, so no true one stands here.
-            if found := gullible.forged_in_recalled(message.content, fence, pieces):
+            if found := gullible.forged_in_recalled(message.content, delimiter, pieces):
                 self.fail(where, found)
             self.tally.counts["blocks of recalled text"] += 1
 
@@ -235,10 +235,10 @@ async def play(path: Path, numbers: Sequence[int], seed: int, tally: Tally) -> N
         ids=seeded_ids(seed, numbers[0]),
     )
     async with opened as memory:
-        fences: list[str] = []
+        delimiters: list[str] = []
         for number in numbers:
-            scene, way = await enter(memory, model, number, seed, fences)
-            fences += [scene.main.info.fence, scene.other.info.fence]
+            scene, way = await enter(memory, model, number, seed, delimiters)
+            delimiters += [scene.main.info.delimiter, scene.other.info.delimiter]
             await Trial(scene, way, tally).run()
             tally.counts[f"by {way}"] += 1
             tally.counts["attacks"] += 1
@@ -247,13 +247,13 @@ async def play(path: Path, numbers: Sequence[int], seed: int, tally: Tally) -> N
 
 
 def seeded_ids(seed: int, first: int) -> Callable[[], str]:
-    """Return what gives ids in the order of time, the same for a seed: fences are made of them."""
+    """Return a source of ids in the order of time, the same for a seed; delimiters come from it."""
     rng, numbers = random.Random(f"{seed}/{first}/ids"), count(1)
     return lambda: f"{next(numbers):012x}7{rng.getrandbits(76):019x}"
 
 
 async def enter(
-    memory: Memory, model: Persuaded, number: int, seed: int, fences: Sequence[str]
+    memory: Memory, model: Persuaded, number: int, seed: int, delimiters: Sequence[str]
 ) -> tuple[Scene, str]:
     """Make the sessions of one attack."""
     rng = random.Random(f"{seed}/{number}")
@@ -264,7 +264,7 @@ async def enter(
     way = sorted(WAYS)[number % len(WAYS)]
     # Few attacks wear each dress once, and many wear all of them on each way.
     dress = sorted(DRESSES)[(number % len(WAYS) + number // len(WAYS)) % len(DRESSES)]
-    known = Known(main.info.fence, (*fences[-4:], other.info.fence))
+    known = Known(main.info.delimiter, (*delimiters[-4:], other.info.delimiter))
     made = attack(rng, known, topic, dress)
     model.summaries[made.codeword] = model.facts[made.codeword] = made
     scene = Scene(

@@ -36,27 +36,27 @@ from proofs.attacks import DRESSES, Attack, Known, attack
 
 TOPIC: Final = "lighthouse"
 SOURCE: Final = "web:https://evil.example"
-_HEAD: Final = re.compile(r"\[[^\n]*, quoted, fence ([0-9a-f]{16})\]")
+_HEAD: Final = re.compile(r"\[[^\n]*, quoted, delimiter ([0-9a-f]{16})\]")
 _ADDRESS: Final = re.compile(r"keepthread://sessions/[A-Za-z0-9%._~-]+")
 
 
 def outside_quotations(text: str) -> str:
     """Return what a text says in its own voice; raise `ValueError` if a quotation is broken."""
     rest: list[str] = []
-    fence = ""
+    delimiter = ""
     for line in text.split("\n"):
         head = _HEAD.fullmatch(line)
-        if fence and line == f"[end of quote, fence {fence}]":
-            fence = ""
-        elif fence:
-            if not line.startswith(">") or fence in line:
+        if delimiter and line == f"[end of quote, delimiter {delimiter}]":
+            delimiter = ""
+        elif delimiter:
+            if not line.startswith(">") or delimiter in line:
                 raise ValueError("a line leaves its quotation")
         elif head:
-            fence = head[1]
-            rest.append(line.replace(fence, "FENCE"))
+            delimiter = head[1]
+            rest.append(line.replace(delimiter, "DELIMITER"))
         else:
             rest.append(line)
-    if fence:
+    if delimiter:
         raise ValueError("a quotation is open")
     return "\n".join(rest)
 

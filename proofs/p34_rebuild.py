@@ -286,7 +286,7 @@ class Trial:
         rng, history = self.rng, self.history
         steps = [(s, w) for s, w in zip(STEPS, WEIGHTS, strict=True) if s is not History.damage]
         for _ in range(rng.randint(3, 24)):
-            history._show_fence()
+            history._show_delimiter()
             await rng.choices([s for s, _ in steps], [w for _, w in steps])[0](history)
             await history.memory._runtime.background.settle()
         memory = self.memory(history.counter)

@@ -14,7 +14,7 @@ from proofs.attacks import Attack
 class Persuaded:
     """Answers with the attack that a text holds, or its trigger; else with the text, cut.
 
-    What it is given is read by the gullible reader, too: no order may stand outside the fence.
+    What it is given is read by the gullible reader, too: no order may stand outside the delimiter.
     """
 
     name = "persuaded"
@@ -50,10 +50,10 @@ class Persuaded:
         yield await self.complete(*args, **kwargs)
 
     def _read(self, prompt: str, system: str, found: Sequence[Attack]) -> None:
-        fence = re.findall(r"fence (\w+)", system)[0]
+        delimiter = re.findall(r"delimiter (\w+)", system)[0]
         for attack in found:
             said = [gullible.Said("user", prompt), gullible.Said("system", system)]
-            if how := gullible.steered(said, fence, attack.codeword):
+            if how := gullible.steered(said, delimiter, attack.codeword):
                 self.steered.append(f"a model that was to shorten or extract: {how}"[:600])
 
     def _facts(self, prompt: str) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ prose of `docs/`, README, CONTRIBUTING, SECURITY and CHANGELOG. Code, code block
 backticks are ignored. Prints `file:line: phrase -> suggestion` and fails if it finds anything
 outside `ALLOWED`, or an entry of `ALLOWED` that no longer matches.
 
-    scripts/plain_english.py [--count] [--old-names] [FILE ...]
+    scripts/plain_english.py [--count] [FILE ...]
 """
 
 import argparse
@@ -90,9 +90,7 @@ PATTERNS: Final = (
         r"|programmes?|learnt|spelt|burnt|sceptic\w*|practise\w*|ageing|mould\w*)\b",
         "American spelling",
     ),
-)
-
-OLD_NAMES: Final = (
+    # Nouns that were renamed.
     _pattern("shelf", r"\b(?:shelf|shelves)\b", '"record", "records"'),
     _pattern("fence", r"(?P<ok>\bcode fences?\b)|\b(?:fence|fences|fenced)\b", '"delimiter"'),
     _pattern("errand", r"\berrands?\b", '"task"'),
@@ -352,15 +350,13 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Find phrases that are not plain English.")
     parser.add_argument("files", nargs="*", type=Path, help="files and folders; none: all")
     parser.add_argument("--count", action="store_true", help="print counts only, and succeed")
-    parser.add_argument("--old-names", action="store_true", help="also find nouns we renamed")
     given = parser.parse_args(arguments)
-    patterns = (*PATTERNS, *OLD_NAMES) if given.old_names else PATTERNS
     named = [path.resolve() for path in given.files]
     paths = [*within(named)] if named else all_files()
     findings: list[Finding] = []
     for path in paths:
         file = path.relative_to(ROOT).as_posix()
-        findings += find(file, path.read_text(encoding="utf-8"), patterns)
+        findings += find(file, path.read_text(encoding="utf-8"))
     left, unused = sift(findings)
     if given.files or given.count:
         unused = []

@@ -223,12 +223,12 @@ def use_hooks(program: str, home: Path) -> None:
         agent.ask("What is the lighthouse keeper called?")
         asked = server.requests[number].context
         check(f"> {KEEPER}" in asked, "a later session is given what the first one said")
-        check("quoted, fence" in asked, "as a quotation")
+        check("quoted, delimiter" in asked, "as a quotation")
         check(not server.refused, "the model accepts it")
         until(lambda: len(stored()) == 3, "the later session is stored as well")
     before = asyncio.run(agent.sessions())
     texts = "".join(m.content for messages in before.values() for m in messages)
-    check("quoted, fence" not in texts, "what was recalled is not stored again")
+    check("quoted, delimiter" not in texts, "what was recalled is not stored again")
     report = json.loads(agent.keepthread("import", str(home / ".claude"), "--json"))
     check(report["known"] == report["sessions"] == 3, "importing the files adds nothing")
     check(asyncio.run(agent.sessions()) == before, "and every message is the same")
@@ -269,9 +269,9 @@ def use_codex(program: str, home: Path) -> None:
     until(lambda: stored() == [[KEEPER, FOUND]], f"the hooks stored a session of {version}")
     agent.run(*ask, "What is the lighthouse keeper called?")
     asked = ResponsesHandler.requests[-1]
-    check(f"> {KEEPER}" in asked and "quoted, fence" in asked, "a later session is given it")
+    check(f"> {KEEPER}" in asked and "quoted, delimiter" in asked, "a later session is given it")
     until(lambda: len(stored()) == 2, "the later session is stored as well")
-    check("quoted, fence" not in str(stored()), "what was recalled is not stored again")
+    check("quoted, delimiter" not in str(stored()), "what was recalled is not stored again")
     before = asyncio.run(agent.sessions())
     for _ in range(2):
         report = json.loads(agent.keepthread("import", str(home / ".codex/sessions"), "--json"))

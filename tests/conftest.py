@@ -41,6 +41,8 @@ _KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "DISCORD_TOKEN")
 _LONG = ("test_proofs_", "test_bench", "test_transcripts", "test_machine", "test_first_chat")
 
 
+COLLECTED = pytest.StashKey[list[str]]()
+"""The ids of all tests of this run, those that are left to the night among them."""
 _NIGHTLY = Path(__file__).with_name("nightly.txt")
 
 
@@ -58,6 +60,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     that `nightly.txt` names are left to the night.
     """
     nightly = tuple(nightly_tests())
+    if items:
+        items[0].config.stash[COLLECTED] = [item.nodeid for item in items]
     for item in items:
         if item.nodeid.startswith(nightly):
             item.add_marker(pytest.mark.nightly)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import Bar, Benchmark, Report, Row, Run
+from bench import Bar, Benchmark, Report, Row, Run, overlap
 from bench.__main__ import BENCHMARKS, main
 from bench.bare import Bare, rows
 from bench.corpus import SIZES, messages, texts
@@ -14,6 +14,8 @@ from bench.measure import cpu_in_turn, middle_half, ratios
 from bench.places import file_system, folders, sync_times
 from bench.prefix.held import hold
 from bench.prefix.prompts import Prompts, tail_length
+from bench.question import opened
+from bench.recall.corpora import Question, Talk
 from bench.talks import KINDS, Kind, Talked, talk
 from keepthread import Memory, Message, View, fit
 from keepthread.models.tokens import Estimator
@@ -244,3 +246,13 @@ async def test_a_conversation_in_company_is_fixed_by_its_seed() -> None:
     views = {"small": View(1000)}
     one, two = [await hold(KINDS[1], 11, 20, views, Estimator(), company=True) for _ in "12"]
     assert one == two
+
+
+async def test_the_ten_best_are_compared_with_a_ranking_that_reads_all_places() -> None:
+    segment = [Message(role="user", content=f"tea and cake {n}", author="Ana") for n in range(30)]
+    talk = Talk("t", False, [segment], [Question("What about tea 7?", "single-hop", frozenset())])
+    async with await opened("ram://") as memory:
+        await overlap.fill(memory, overlap.sessions([talk], 70))
+        listed = await memory.list_sessions(owner=overlap.OWNER)
+        assert sum(session.messages for session in listed) == 70
+        assert await overlap.overlap(memory, ["What about tea 7?", "cake"]) == 1.0

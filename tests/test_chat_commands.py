@@ -15,7 +15,7 @@ from rich.console import Console
 from keepthread import Memory, Message
 from keepthread.apps.cli.chat.chat import Chat
 from keepthread.apps.cli.chat.commands import COMMANDS, is_command, run, table
-from keepthread.apps.cli.chat.commands.facts import tell_waiting
+from keepthread.apps.cli.chat.commands.facts import show_waiting
 from keepthread.apps.cli.chat.offline_files import OfflineFiles
 from keepthread.apps.cli.chat.persistence import Persistence
 from keepthread.apps.cli.chat.signals import Signals
@@ -103,7 +103,7 @@ class Desk:
             opened,
             offline_files if enabled else None,
             owner=OWNER,
-            tell=self.person.say,
+            notify=self.person.say,
         )
         self.talk = Talk(self.persistence, self.model, id="first")
         self.chat = Chat(
@@ -645,8 +645,8 @@ async def test_a_number_of_a_waiting_fact_never_comes_to_mean_another(tmp_path: 
         for text in ("Has a boat.", "Has a car."):
             (told,) = await session.append(Message(role="tool", tool_call_id="1", content=text))
             await facts.remember(text, session="first", messages=[told])
-            await tell_waiting(it.chat, news.append)
-        await tell_waiting(it.chat, news.append)
+            await show_waiting(it.chat, news.append)
+        await show_waiting(it.chat, news.append)
         assert [line.partition(": ")[2] for line in news] == [
             "Has a boat. · /facts confirm 1",
             "Has a car. · /facts confirm 2",

@@ -529,7 +529,7 @@ def test_of_eight_that_migrate_at_once_one_does_it(folder: Path, postgres: Postg
     again = keepthread("migrate", "--store", url, "--partitions", "9").stderr
     assert f"has format {FORMAT}: there was nothing to do" in again
     assert "they stay as they are" in again
-    assert "has format 9: there was nothing to do" in keepthread("migrate").stderr
+    assert "has format 10: there was nothing to do" in keepthread("migrate").stderr
     assert "needs no format" in keepthread("migrate", "--store", "redis://nowhere").stderr
 
 

@@ -861,12 +861,12 @@ async def test_119_a_tool_with_side_effects_runs_on_discord_only_if_the_settings
 
     alert = Runnable(Tool("alert"), alerting, side_effects=True)
     look = Runnable(Tool("look"), alerting)
-    gate = ToolGate([], setting="discord.allowed_tools", tell=print)
+    gate = ToolGate([], setting="discord.allowed_tools", notify=print)
     assert gate.guard(look, ("sky", "look")) is look
     with pytest.raises(ToolError, match=r"discord\.allowed_tools: sky/alert"):
         await gate.guard(alert, ("sky", "alert")).run()
     assert ran == []
-    gate = ToolGate([("sky", "alert")], setting="discord.allowed_tools", tell=print)
+    gate = ToolGate([("sky", "alert")], setting="discord.allowed_tools", notify=print)
     assert await gate.guard(alert, ("sky", "alert")).run() == "done"
     with pytest.raises(ToolError):
         await gate.guard(alert, ("other", "alert")).run()

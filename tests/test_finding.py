@@ -152,7 +152,7 @@ async def answers(store: Store) -> list[Any]:
     return [
         await finder.unread(VIEW),
         [
-            ({word: list(places) for word, places in f.places.items()}, list(f.sittings))
+            ({word: list(places) for word, places in f.places.items()}, list(f.segments))
             for f in found
         ],
         await finder.parts(VIEW, places),
@@ -339,7 +339,7 @@ async def test_words_of_many_owners_are_read_by_one_query_for_each_word(path: Pa
         assert (len(tea), milk, len(seven)) == (50, [], 24 + 1)
         assert await where(finder, "tea", max_places=3) == [[1, 1, 1]]
         assert await where(finder, "tea", owner="owner 7") == [[1]]
-        assert len((await finder.places(VIEW, [])).sittings) == 50
+        assert len((await finder.places(VIEW, [])).segments) == 50
 
 
 # --- more than one ---

@@ -224,6 +224,44 @@ async def test_a_text_that_one_owner_wrote_often_is_looked_for_until_enough_is_f
     assert counts["read"] <= 15, counts  # of the 40 that all sessions would take
 
 
+async def test_a_text_that_a_long_session_repeats_is_looked_for_until_enough_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("keepthread.memory.forgetting.repeats.MAX_PLACES", 5)
+    monkeypatch.setattr("keepthread.memory.forgetting.repeats._PAGE", 10)
+    text = "the long and winding road to Kyoto"
+    async with await SQLiteStore.open(tmp_path / "a.db") as store:
+        memory = Memory(store, OPTIONS)
+        for name, messages in (("chat", 1), ("long", 200)):
+            session = await memory.session(name, owner="ana")
+            await session.append(*(Message(role="user", content=text) for _ in range(messages)))
+        counts = counted(store)
+        told = await memory.forget(owner="ana", session="chat")
+    assert (told.found, told.excluded) == (0, 1)
+    assert told.repeated[0].startswith("there may be more places than these")
+    assert list(told.repeated)[1:] == sorted(f"session 'long' at {seq}" for seq in range(1, 11))
+    assert counts["read"] <= 5, counts  # of the 20 that the long session would take
+
+
+async def test_a_text_that_another_owner_repeats_often_is_looked_for_until_it_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("keepthread.memory.forgetting.repeats._PAGE", 10)
+    text = "the long and winding road to Kyoto"
+    async with await SQLiteStore.open(tmp_path / "a.db") as store:
+        memory = Memory(store, OPTIONS)
+        for owner, messages in (("ana", 1), ("zoe", 200)):
+            session = await memory.session("chat", owner=owner)
+            await session.append(*(Message(role="user", content=text) for _ in range(messages)))
+        session = await memory.session("chat", owner="ana")
+        await session.append(Message(role="user", content="a road that nobody else has taken"))
+        counts = counted(store)
+        told = await memory.forget(owner="ana")
+    # The other text is gone from the file, so nobody's messages are read for it.
+    assert (told.found, told.excluded, told.probes) == (0, 1, 1)
+    assert counts["read"] <= 5, counts  # of the 20 that the long session would take
+
+
 async def test_an_export_of_one_session_reads_no_other(store: Store) -> None:
     await add_owners(store, range(30))
     key = await life_of_ana(store, 0)

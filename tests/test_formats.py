@@ -10,6 +10,9 @@ import pytest
 from keepthread import RamStore, Record, Scope, SessionInfo, SessionKey, SQLiteStore
 from keepthread.errors import WrongFormat
 from keepthread.protocols import Store
+from keepthread.stores.postgres import schema as postgres_schema
+from keepthread.stores.sqlite import schema as sqlite_schema
+from keepthread.stores.validation import check_format
 from tests.formats.content import HERE, fill, make, settled
 
 FILES = sorted(HERE.glob("format-*.db"))
@@ -33,7 +36,7 @@ async def contents(store: Store) -> list[Any]:
 
 def _apart(noun: SessionInfo | Record) -> SessionInfo | Record:
     if isinstance(noun, SessionInfo):
-        return replace(noun, key=SessionKey(""), fence="")
+        return replace(noun, key=SessionKey(""), delimiter="")
     spans = tuple(span._replace(session=SessionKey("")) for span in noun.made_of)
     scope = noun.scope._replace(session=SessionKey(""))
     return replace(noun, version=0, scope=scope, made_of=spans)
@@ -46,6 +49,14 @@ async def test_a_file_opens_with_all_it_holds(tmp_path: Path) -> None:
     async with await SQLiteStore.open(tmp_path / "chat.db") as store:
         assert await contents(store) == await contents(fresh)
         assert (await store.verify()).sound
+
+
+@pytest.mark.parametrize(("first", "schema"), [(3, sqlite_schema), (16, postgres_schema)])
+def test_each_earlier_format_names_the_last_commit_that_reads_it(first: int, schema: Any) -> None:
+    assert len(schema.READERS) == schema.FORMAT - first
+    for number, commit in enumerate(("4ce31d9", *schema.READERS), first - 1):
+        with pytest.raises(WrongFormat, match=rf"format {number}, .* at commit {commit} "):
+            check_format("a store", number, schema.FORMAT, schema.READERS)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)

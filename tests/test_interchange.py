@@ -108,8 +108,8 @@ async def test_messages_sessions_and_records_come_back_as_they_were() -> None:
     for session in await store.scan_sessions():
         copy = await twin.get_session(session.id, session.owner)
         assert copy is not None
-        kept = {"key": session.key, "epoch": session.epoch, "fence": session.fence}
-        assert copy.fence != session.fence
+        kept = {"key": session.key, "epoch": session.epoch, "delimiter": session.delimiter}
+        assert copy.delimiter != session.delimiter
         assert replace(copy, **kept) == session
         assert await twin.read(copy.key) == await store.read(session.key)
     s, f = await twin.get_session("s", "ana"), await twin.get_session("f", "ana")

@@ -8,12 +8,11 @@ from pathlib import Path
 
 from keepthread.apps.http.keys import check_key
 from keepthread.stores.sqlite import SQLiteStore
-from tests.preloaded import KEEPTHREAD
+from tests.preloaded import command
 
 
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [KEEPTHREAD, "--store", str(folder / "store.db"), *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return command("--store", str(folder / "store.db"), *words)
 
 
 def accepted(folder: Path, text: str) -> bool:

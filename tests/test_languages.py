@@ -2,12 +2,17 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bench.languages import BARS, BEFORE, Table, ask, tables
-from keepthread import Hybrid, Memory, View
+from keepthread import Hybrid, Memory, Message, View
+from keepthread.memory.search.ranking import SearchScope, ranked
+from keepthread.protocols import Searchable
 from keepthread.recall.query import query_of
+from keepthread.recall.weights import DEFAULT
+from keepthread.types import Found
 
 TABLES = {table.language: table for table in tables()}
 
@@ -109,3 +114,34 @@ def test_a_table_has_twenty_questions_and_distractors() -> None:
         return len(table.questions) == 20 and len(table.messages) >= 35
 
     assert all(enough(table) for table in tables())
+
+
+class Bounded:
+    """An index that returns the newest twenty places of a word, not thousands."""
+
+    def __init__(self, finder: Searchable) -> None:
+        self._finder = finder
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._finder, name)
+
+    async def places(self, *args: Any, **named: Any) -> Found:
+        return await self._finder.places(*args, **named, max_places=20)
+
+
+async def test_an_old_message_counts_for_another_form_of_a_frequent_word() -> None:
+    between = ["Kuchen"] * 9
+    lines = [*between, "Haus, Hafer", *between, "Kuchen, Hafer", *between, *["Haus"] * 30]
+    async with await Memory.open("ram://") as memory:
+        session = await memory.session("s", owner="ana")
+        texts = [*lines, *between * 9]
+        await session.append(*(Message(role="user", content=text) for text in texts))
+        await memory.index(owner="ana")
+        finder = await memory.store.finder()
+        assert finder is not None
+        asked, scope = query_of("Häuser und Hafer?"), SearchScope("ana", None)
+        assert "haus" in asked.forms["hauser"]
+        some: Any = Bounded(finder)
+        ranking = await ranked(some, asked, scope, vectors=None, weights=DEFAULT)
+        (found,), _ = await finder.fetch([ranking.ranked[0].place])
+        assert found.message.content == "Haus, Hafer"

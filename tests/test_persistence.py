@@ -58,7 +58,7 @@ class Place:
 
     def persistence(self, *, kept: bool = True) -> Persistence:
         offline_files = self.offline_files if kept else None
-        return Persistence(self.address, self.open, offline_files, tell=self.told.append)
+        return Persistence(self.address, self.open, offline_files, notify=self.told.append)
 
     def holds(self, text: str) -> bool:
         files = [path for path in self.path.parent.rglob("*") if path.is_file()]
@@ -432,7 +432,7 @@ class Looking:
     started = True
 
     def __init__(self) -> None:
-        self.gate = ToolGate((), setting="chat.allowed_tools", tell=print)
+        self.gate = ToolGate((), setting="chat.allowed_tools", notify=print)
 
     async def ready(self) -> list[Runnable]:
         async def look() -> str:

@@ -99,7 +99,7 @@ async def answers(finder: Searchable, keys: dict[str, SessionKey]) -> list[Any]:
                     for word, places in found.places.items()
                 }
             )
-            told.append([(names[int(s[0])], s[1], *s[4:]) for s in found.sittings])
+            told.append([(names[int(s[0])], s[1], *s[4:]) for s in found.segments])
     return told
 
 
@@ -152,6 +152,8 @@ async def test_the_newest_places_are_found_whatever_era_they_are_of(
     ram = RamStore()
     keys: list[list[SessionKey]] = []
     found: list[list[Any]] = []
+    beside: list[dict[str, Any]] = []
+    earlier = 0
     for each in (ram, store):
         chance = random.Random(SEED)
         keys.append([await talk(each, "-", id=str(n), owner="ana") for n in range(3)])
@@ -160,24 +162,25 @@ async def test_the_newest_places_are_found_whatever_era_they_are_of(
                 id = str(len(keys[-1]))
                 keys[-1].append(await talk(each, "-", id=id, owner="ana"))
             texts = [
-                " ".join(chance.choices(["tea", "milk", "rare"], (9, 3, 0.3), k=4))
+                " ".join(chance.choices(["tea", "milk", "rare", "oat"], (9, 3, 0.3, 0.3), k=4))
                 for _ in range(chance.randrange(1, 6))
             ]
             await each.append(chance.choice(keys[-1]), [user(text) for text in texts])
             await read_on(each, limit=chance.randrange(1, 9))
     ((eras,),) = postgres.execute("SELECT count(*) FROM keepthread.eras")
     assert eras > 20
-    for most in (0, 1, 3, 10, 40, 5000):
+    for most in (0, 1, 3, 10, 25, 40, 5000):
         scopes = [None, *[rng.randrange(len(keys[0])) for _ in range(3)]]
         for number in scopes:
             found.clear()
+            beside.clear()
             for each, own in zip((ram, store), keys, strict=True):
                 finder = await each.finder()
                 assert finder is not None
                 session = None if number is None else own[number]
                 asked = await finder.places(
                     VIEW,
-                    ["tea", "tea²", "tea³", "milk", "rare"],
+                    ["tea", "tea²", "tea³", "milk", "rare", "oat"],
                     owner="ana",
                     session=session,
                     max_places=most,
@@ -190,7 +193,19 @@ async def test_the_newest_places_are_found_whatever_era_they_are_of(
                         if word[-1] not in "²³" or most == 5000
                     ]
                 )
+                if session is None:
+                    older = asked.older.items()
+                    beside.append(
+                        {
+                            word: [(at[SessionKey(str(session_of(p)))], seq_of(p)) for p in places]
+                            for word, places in older
+                            if places
+                        }
+                    )
             assert found[0] == found[1]
+            assert beside[:1] == beside[1:]
+            earlier += len(beside[0]) if beside else 0
+    assert earlier > 1
 
 
 @given(st.lists(st.tuples(st.booleans(), more_steps), max_size=12))

@@ -18,7 +18,7 @@ def test_an_agents_memory_is_not_poisoned_silently() -> None:
 
 
 def test_text_that_is_not_quoted_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quotations, "fenced", lambda text, fence, title: f"{title}\n{text}")
+    monkeypatch.setattr(quotations, "delimited", lambda text, delimiter, title: f"{title}\n{text}")
     broken = small(len(WAYS))
     assert any("outside a quotation" in each for each in broken)
 

@@ -56,7 +56,7 @@ def corpora(tmp_path: Path) -> Path:
 def test_the_corpora_are_read_as_they_are(corpora: Path) -> None:
     talks = locomo(corpora)
     assert [talk.held_out for talk in talks] == [False] * 5 + [True] * 5
-    said = [message for sitting in talks[3].sittings for message in sitting]
+    said = [message for segment in talks[3].segments for message in segment]
     assert [(m.author, m.content) for m in said] == [
         ("Ann", "I planted 3 cherry trees."),
         ("Bob", "Lovely! [shares photo: a garden]"),
@@ -69,7 +69,7 @@ def test_the_corpora_are_read_as_they_are(corpora: Path) -> None:
     ]
     chats = beam(corpora)
     assert [(chat.name, chat.held_out) for chat in chats] == [("beam-2", False), ("beam-11", True)]
-    assert [m.content for m in chats[0].sittings[0]] == ["My cat is Tom.", "Noted."]
+    assert [m.content for m in chats[0].segments[0]] == ["My cat is Tom.", "Noted."]
     assert chats[0].questions == [Question("Who is Tom?", "extraction", frozenset({"0", "1"}))]
 
 

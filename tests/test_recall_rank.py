@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keepthread.recall.bm25 import CUT
+from keepthread.recall.bm25 import CUT, newest
 from keepthread.recall.candidates import Candidate, candidates
 from keepthread.recall.chunks import (
     ASKS,
@@ -23,7 +23,7 @@ from keepthread.recall.chunks import (
     TIMED,
     USER,
     parts_of,
-    sittings_of,
+    segments_of,
 )
 from keepthread.recall.corpus import CorpusStats
 from keepthread.recall.positions import LENGTH_BITS, MESSAGE, SEQ_BITS, part_of, place, seq_of
@@ -32,7 +32,7 @@ from keepthread.recall.rank import Ranked, rank
 from keepthread.recall.snippet import LEAST, MISSES, pack
 from keepthread.recall.weights import DEFAULT, ConversationKind, Profile, Weights
 from keepthread.recall.words import characters_of, words_of
-from keepthread.types import Embedding, Found, Message, Part, Role, SessionKey, Sitting, Unread
+from keepthread.types import Embedding, Found, Message, Part, Role, Segment, SessionKey, Unread
 
 DAY = 86_400.0
 TOTAL = 10
@@ -46,18 +46,18 @@ class Index:
         self.parts: dict[int, Part] = {}
         self.texts: dict[int, str] = {}
         places: dict[str, list[int]] = defaultdict(list)
-        sittings: list[Sitting] = []
+        segments: list[Segment] = []
         for number, messages in sessions.items():
             made = [part for message in messages for part in parts_of(number, message)]
             read = Unread(SessionKey(str(number)), 0, len(messages), 0)
-            sittings += sittings_of(read, messages, made)
+            segments += segments_of(read, messages, made)
             for part in made:
                 self.parts[part.place >> LENGTH_BITS] = part
                 for word in part.words:
                     places[word].append(part.place)
             for message in messages:
                 self.texts[number << SEQ_BITS | message.seq] = message.content
-        self.found = Found({w: sorted(p) for w, p in places.items()}, sittings[::-1])
+        self.found = Found({w: sorted(p) for w, p in places.items()}, segments[::-1])
 
     def ask(
         self,
@@ -157,14 +157,14 @@ def test_what_was_asked_before_it_finds_an_answer_without_the_words() -> None:
     assert found.index("I love it, I made a blue bowl yesterday.") > 3
 
 
-def test_neighbours_lend_nothing_beyond_their_sitting() -> None:
+def test_neighbours_lend_nothing_beyond_their_segment() -> None:
     first = talk("Ann: The lake was cold.", "Bob: Oh.")
     later = [
         Message(role="user", author="Bob", content=text, seq=seq, created_at=DAY + seq)
         for seq, text in ((3, "Good morning."), (4, "And so on."))
     ]
     index = Index({1: [*first, *later]})
-    assert len(index.found.sittings) == 2
+    assert len(index.found.segments) == 2
     assert index.said(index.ask("the cold lake")) == ["The lake was cold.", "Oh."]
 
 
@@ -178,7 +178,7 @@ def test_a_neighbour_is_known_by_message_and_part_alone() -> None:
 
 
 def test_a_word_of_which_not_all_places_are_known_is_taken_to_be_frequent_before_them() -> None:
-    sessions = [Sitting(SessionKey(str(n)), 1, n * DAY, n * DAY, 1000, 9000, 0) for n in range(20)]
+    sessions = [Segment(SessionKey(str(n)), 1, n * DAY, n * DAY, 1000, 9000, 0) for n in range(20)]
     known = [place(19 - n // 1000, 1 + n % 1000, 0, 9) for n in range(CUT)][::-1]
     rare = [place(3, seq, 0, 9) for seq in range(1, 60)]
     found = Found({"often": sorted(known), "rare": rare, "both": sorted(known)}, sessions)
@@ -203,10 +203,10 @@ def test_of_a_word_in_every_second_piece_the_last_places_will_do() -> None:
 
 
 def test_a_word_may_stand_twice_before_the_first_place_that_is_known() -> None:
-    sitting = Sitting(SessionKey("1"), 1, 0.0, DAY, 20_000, 180_000, 10_000)
+    segment = Segment(SessionKey("1"), 1, 0.0, DAY, 20_000, 180_000, 10_000)
     known = [place(1, seq, 0, 9) for seq in range(10_001, 10_001 + CUT)]
     twice = [place(1, seq, 0, 9) for seq in range(1, 10_002)]
-    found = candidates(query_of("often"), Found({"often": known, "often²": twice}, [sitting]))
+    found = candidates(query_of("often"), Found({"often": known, "often²": twice}, [segment]))
     assert min(seq_of(each.place) for each in found if each.own) >= 10_001
 
 
@@ -237,6 +237,19 @@ def test_who_is_named_goes_first() -> None:
     assert "said by Bob" in ranked[0].reason
     both = index.ask("Do Ann and Bob like tea?")
     assert "said by" not in both[0].reason
+
+
+def test_an_old_piece_counts_for_a_frequent_word_beside_a_rarer_one() -> None:
+    between = ["cake"] * 9
+    lines = [*between, "tea and oat", *between, "cake and oat", *between, *["tea again"] * 20]
+    index = Index({1: talk(*(f"Ann: {line}" for line in [*lines, *between * 9]))})
+    best = index.said(index.ask("tea, oat?"))[0]
+    whole = index.ask("tea, oat?")[0]
+    places, older = newest({word: index.found.places[word] for word in ("tea", "oat")}, 20)
+    index.found = index.found._replace(places=places, older=older)
+    assert [seq_of(place) for place in older["tea"]] == [10]
+    assert index.said(index.ask("tea, oat?"))[0] == best == "tea and oat"
+    assert index.ask("tea, oat?")[0].reason == whole.reason == "matches: tea, oat"
 
 
 def test_a_named_month_brings_in_what_was_said_in_it_whatever_the_words() -> None:
@@ -321,7 +334,7 @@ def scores_of_a_pair(way: Way, weights: Weights) -> tuple[float, float]:
     query = query_of("When did Bob go there?")
     assert query.when
     answers = int(way[0] == "assisted")
-    sittings = [Sitting(SessionKey("1"), n, 0.0, 1.0, 3, 30, answers) for n in (1, 15)]
+    segments = [Segment(SessionKey("1"), n, 0.0, 1.0, 3, 30, answers) for n in (1, 15)]
     both = ASKS | TIMED | NUMBERED | STANDING | USER | FIRST
     less, more, after = (place(1, seq, 0, 9) for seq in (10, 20, 21))
     found = [
@@ -343,7 +356,7 @@ def scores_of_a_pair(way: Way, weights: Weights) -> tuple[float, float]:
         asked = asked._replace(ids=())
     ranked = rank(
         query,
-        Found({}, sittings),
+        Found({}, segments),
         found,
         {part.place >> LENGTH_BITS: part for part in parts},
         asked=None if way[1] == "words" else asked,
@@ -464,26 +477,26 @@ numbers = st.integers(0, 9)
 runs = st.lists(st.tuples(st.integers(1, 50), numbers, numbers, numbers), max_size=4)
 
 
-def _sittings(session: int, rows: Sequence[tuple[int, int, int, int]]) -> list[Sitting]:
-    """Return sittings of a session, each position once."""
+def _segments(session: int, rows: Sequence[tuple[int, int, int, int]]) -> list[Segment]:
+    """Return segments of a session, each position once."""
     by_first = {first: (first, parts, words, answers) for first, parts, words, answers in rows}
     key = SessionKey(str(session))
-    return [Sitting(key, a, a * DAY, (a + 1) * DAY, b, c, d) for a, b, c, d in by_first.values()]
+    return [Segment(key, a, a * DAY, (a + 1) * DAY, b, c, d) for a, b, c, d in by_first.values()]
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 6), runs), max_size=20))
-def test_changed_statistics_are_those_of_all_sittings(
+def test_changed_statistics_are_those_of_all_segments(
     changes: list[tuple[bool, int, list[tuple[int, int, int, int]]]],
 ) -> None:
-    stats, known = CorpusStats(), dict[int, list[Sitting]]()
-    some: dict[int, list[Sitting]] = {}
+    stats, known = CorpusStats(), dict[int, list[Segment]]()
+    some: dict[int, list[Segment]] = {}
     for last, session, rows in [*changes, (True, 1, [])]:
-        some[session] = _sittings(session, rows)
+        some[session] = _segments(session, rows)
         if not last:
             continue
         known |= some
         stats, some = stats.changed(some), {}
-        whole = CorpusStats.of([each for sittings in known.values() for each in sittings])
+        whole = CorpusStats.of([each for segments in known.values() for each in segments])
         assert list(stats) == list(whole)
         assert (stats.parts, stats.length, stats.assisted) == (
             whole.parts,

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from keepthread.recall import chunks as flags
-from keepthread.recall.chunks import PAUSE, parts_of, pieces_of, sittings_of, total_of
+from keepthread.recall.chunks import PAUSE, parts_of, pieces_of, segments_of, total_of
 from keepthread.recall.positions import MOST_PARTS, length_of, part_of, seq_of, session_of
 from keepthread.recall.stemming import stem
 from keepthread.recall.words import LONGEST, MOST, marked, query_words, words_of
@@ -158,7 +158,7 @@ def test_what_was_erased_or_is_empty_has_no_parts() -> None:
     assert parts_of(1, Message(role="user", content="rotten", state="damaged")) == []
 
 
-def test_a_long_pause_begins_a_sitting_and_reading_on_prolongs_it() -> None:
+def test_a_long_pause_begins_a_segment_and_reading_on_prolongs_it() -> None:
     times = [0.0, 60.0, 60.0 + PAUSE, 61.0 + 2 * PAUSE, 62.0 + 2 * PAUSE]
     roles = ["user", "assistant", "user", "user", "assistant"]
     log = [
@@ -166,12 +166,12 @@ def test_a_long_pause_begins_a_sitting_and_reading_on_prolongs_it() -> None:
         for seq, (role, at) in enumerate(zip(roles, times, strict=True), 1)
     ]
     new = Unread(session=SessionKey("4"), until=0, last=5, epoch=0)
-    whole = sittings_of(new, log)
+    whole = segments_of(new, log)
     assert [(s.first, s.parts, s.length, s.answers) for s in whole] == [(1, 3, 6, 1), (4, 2, 4, 1)]
     assert (whole[0].started_at, whole[0].ended_at) == (0.0, 60.0 + PAUSE)
     for cut in range(6):
-        before = sittings_of(new, log[:cut])
-        rest = new._replace(until=cut, sitting=before[-1] if before else None)
-        after = sittings_of(rest, log[cut:])
-        grown = {sitting.first: sitting for sitting in (*before, *after)}
+        before = segments_of(new, log[:cut])
+        rest = new._replace(until=cut, segment=before[-1] if before else None)
+        after = segments_of(rest, log[cut:])
+        grown = {segment.first: segment for segment in (*before, *after)}
         assert list(grown.values()) == whole

@@ -101,7 +101,7 @@ async def test_the_role_of_programs_cannot_use_the_tables(postgres: PostgresServ
         ):
             with pytest.raises(Unsupported, match="keepthread_server"):
                 await call
-        assert (await store.clean()).found == 0
+        assert not (await store.clean()).found
     with psycopg.connect(postgres.url(), autocommit=True) as db:
         db.execute("SET ROLE keepthread_app")
         for table in TABLES:

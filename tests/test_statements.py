@@ -84,7 +84,7 @@ IN_POSTGRES: Final = (
     "test_a_filter_is_applied_before_the_last_places_are_taken",
     "test_a_filter_is_applied_before_the_nearest_are_taken",
     "test_a_retry_does_not_hide_the_activity_that_follows_it",
-    "test_a_session_has_a_fence_of_its_own_for_life",
+    "test_a_session_has_a_delimiter_of_its_own_for_life",
     "test_a_dropped_view_is_read_again",
     "test_each_view_knows_the_sessions_it_has_not_read",
     "test_cleaning_lets_go_of_nothing_that_is_there",

@@ -14,7 +14,8 @@ from tests.preloaded import KEEPTHREAD
 from tests.terminal import Terminal, svg
 
 SIZE = "import os; size = os.get_terminal_size(); print(size.columns, 'by', size.lines)"
-WAITS = "import signal; print('ready', flush=True); signal.pause()"
+# It sleeps for moments: a signal that comes just before a long sleep would not end it.
+WAITS = "import time; print('ready', flush=True)\nwhile True: time.sleep(0.02)"
 
 PROMPT = """
 from prompt_toolkit import PromptSession

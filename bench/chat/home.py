@@ -52,7 +52,7 @@ def by_chance(number: int, answers: int) -> Said:
 def of_friends(folder: Path, number: int, answers: int) -> Said:
     """Return what friends said to each other in LoCoMo, again from the start if that is too few."""
     talks = locomo(folder)
-    said = [message.content for talk in talks for each in talk.sittings for message in each]
+    said = [message.content for talk in talks for each in talk.segments for message in each]
     questions = [question.text for talk in talks for question in talk.questions]
     random.Random(number).shuffle(questions)
     texts = islice(cycle(said), number + answers)

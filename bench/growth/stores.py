@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from bench import Run
-from bench.rates import children, server_cpu
+from bench.rates import children, quarter_of_memory, server_cpu
 from keepthread.protocols import Store
 from keepthread.stores import PostgresStore, RedisStore, SQLiteStore
 from keepthread.stores.postgres.engine import PgLink
@@ -117,7 +117,10 @@ def sites(run: Run, name: str, number: int) -> Iterator[list[Site]]:
         for path in run.memory.glob("*.db*"):
             path.unlink()
     elif name == "postgres":
-        with closing(postgres.new_server(autovacuum_naptime="1h", max_wal_size="8GB")) as server:
+        settings = {"autovacuum_naptime": "1h", "max_wal_size": "8GB"}
+        if not run.quick:
+            settings["shared_buffers"] = quarter_of_memory()
+        with closing(postgres.new_server(**settings)) as server:
             yield [_database(server, f"growth{place}") for place in range(number)]
     else:
         with ExitStack() as stack:

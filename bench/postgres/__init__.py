@@ -12,7 +12,7 @@ from bench.corpus import SIZES
 from bench.places import file_system
 from bench.postgres import beside
 from bench.postgres.fill import Filled, fill
-from bench.rates import TASKS, children, noise
+from bench.rates import TASKS, children, noise, quarter_of_memory
 from servers.postgres import PostgresServer, new_server
 
 _SMALL, _LARGE, _LONG = 1000, 100_000, 1_000_000
@@ -25,7 +25,7 @@ def measure(run: Run) -> Report:
         fsync="on",
         full_page_writes="on",
         synchronous_commit="on",
-        shared_buffers="128MB" if run.quick else f"{_quarter_of_memory() >> 20}MB",
+        shared_buffers="128MB" if run.quick else quarter_of_memory(),
         max_wal_size="8GB",  # so that no checkpoint falls into somebody's slice
         checkpoint_timeout="1h",
         autovacuum_naptime="1min",  # as it is by default
@@ -60,11 +60,6 @@ async def _measure(run: Run, server: PostgresServer) -> list[Row]:
             await each.store.close()
     groups = list(dict.fromkeys(row.group for row in rows))
     return sorted(rows, key=lambda row: groups.index(row.group))
-
-
-def _quarter_of_memory() -> int:
-    """Return the bytes that PostgreSQL's documentation recommends for its buffers."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4
 
 
 def _setting(run: Run, server: PostgresServer) -> list[str]:

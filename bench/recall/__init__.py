@@ -173,7 +173,7 @@ def _setting(run: Run) -> list[str]:
         "Held out: LoCoMo's conversations 5 to 9 and BEAM's chats 11 to 20; weights were chosen",
         "on the others. A message that is shown in part counts by the share of its tokens; every",
         f"token is charged by o200k. Stored in {run.store or 'SQLite'}: for recall a session for",
-        "each sitting, for window and hybrid all in one.",
+        "each segment, for window and hybrid all in one.",
     ]
 
 

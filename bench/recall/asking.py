@@ -36,7 +36,7 @@ def views(budgets: Sequence[int]) -> dict[str, View]:
 
 
 class Room:
-    """One conversation in a memory: a session for each sitting, or all of it in one.
+    """One conversation in a memory: a session for each segment, or all of it in one.
 
     Conversations with the same `owner` are searched together.
     """
@@ -47,23 +47,23 @@ class Room:
         self._owner = owner or talk.name
         self._counter = counter
         self._ids: dict[tuple[str, int], str] = {}
-        self._costs = {m.id: self._pieces(m) for sitting in talk.sittings for m in sitting}
+        self._costs = {m.id: self._pieces(m) for segment in talk.segments for m in segment}
         self._asking: dict[str, Session] = {}
 
     def _pieces(self, message: Message) -> list[int]:
         return [self._counter.measure(piece) + _LABEL for piece in pieces_of(message)]
 
     async def fill(self, ways: Sequence[str]) -> None:
-        """Store it through the front door: for recall by sittings, for other ways in one."""
+        """Store it through the front door: for recall by segments, for other ways in one."""
         talk = self._talk
         if RECALL in ways:
-            for number, sitting in enumerate(talk.sittings):
-                await self._append(f"{talk.name}/{number}", self._owner, sitting)
+            for number, segment in enumerate(talk.segments):
+                await self._append(f"{talk.name}/{number}", self._owner, segment)
             self._asking[RECALL] = await self._append(f"{talk.name}/asking", self._owner, ())
         for way in (each for each in ways if each != RECALL):
-            for sitting in talk.sittings:
+            for segment in talk.segments:
                 name = f"{talk.name}/{way}"
-                self._asking[way] = await self._append(name, name, sitting)
+                self._asking[way] = await self._append(name, name, segment)
         for session in self._asking.values():
             await session.compact()  # in the background it would depend on the machine's speed
             await self._memory.index(owner=session.owner)

@@ -28,12 +28,12 @@ class Question(NamedTuple):
 
 
 class Talk(NamedTuple):
-    """A conversation: its sittings, each a list of messages, and what is asked of it."""
+    """A conversation: its segments, each a list of messages, and what is asked of it."""
 
     name: str
     held_out: bool
     """Whether no weight was chosen on it."""
-    sittings: Sequence[Sequence[Message]]
+    segments: Sequence[Sequence[Message]]
     questions: Sequence[Question]
 
 
@@ -46,8 +46,8 @@ def locomo(folder: Path) -> list[Talk]:
 def _friends(number: int, sample: dict[str, Any]) -> Talk:
     talk = sample["conversation"]
     names = [name for n in range(1, 100) if (name := f"session_{n}") in talk]
-    sittings = [_sitting(talk[name], talk[f"{name}_date_time"]) for name in names]
-    ids = {message.id for sitting in sittings for message in sitting}
+    segments = [_segment(talk[name], talk[f"{name}_date_time"]) for name in names]
+    ids = {message.id for segment in segments for message in segment}
     questions: list[Question] = []
     for asked in sample["qa"]:
         turns = [f"D{a}:{int(b)}" for each in asked.get("evidence", ()) for a, b in _turns(each)]
@@ -56,14 +56,14 @@ def _friends(number: int, sample: dict[str, Any]) -> Talk:
             questions.append(
                 Question(asked["question"], _KINDS[asked["category"]], frozenset(gold))
             )
-    return Talk(f"locomo-{number}", number >= 5, sittings, questions)
+    return Talk(f"locomo-{number}", number >= 5, segments, questions)
 
 
 def _turns(text: str) -> list[tuple[str, str]]:
     return _TURN.findall(text)
 
 
-def _sitting(turns: Sequence[dict[str, Any]], date: str) -> list[Message]:
+def _segment(turns: Sequence[dict[str, Any]], date: str) -> list[Message]:
     at = datetime.strptime(date, "%I:%M %p on %d %B, %Y").replace(tzinfo=UTC).timestamp()
     messages: list[Message] = []
     for number, turn in enumerate(turns):
@@ -90,8 +90,8 @@ def beam(folder: Path) -> list[Talk]:
 def _chat(folder: Path, number: int) -> Talk:
     cut = folder / "chat_trunc.json"
     batches = json.loads((cut if cut.exists() else folder / "chat.json").read_bytes())
-    sittings = [_batch(batch, (n + 1) * 30 * _DAY) for n, batch in enumerate(batches)]
-    ids = {message.id for sitting in sittings for message in sitting}
+    segments = [_batch(batch, (n + 1) * 30 * _DAY) for n, batch in enumerate(batches)]
+    ids = {message.id for segment in segments for message in segment}
     asked = json.loads((folder / "questions.json").read_bytes())
     questions = [
         Question(each["question"], kind, frozenset(gold))
@@ -99,7 +99,7 @@ def _chat(folder: Path, number: int) -> Talk:
         for each in some
         if (gold := ids.intersection(_numbers(each.get("source_chat_ids", ()))))
     ]
-    return Talk(f"beam-{number}", number > 10, sittings, questions)
+    return Talk(f"beam-{number}", number > 10, segments, questions)
 
 
 def _batch(batch: dict[str, Any], at: float) -> list[Message]:

@@ -48,7 +48,7 @@ class ChunkReference(NamedTuple):
     seq: int
     part: int
     """The number of the chunk in its message, from 0."""
-    sitting: float
+    segment_start: float
     """When its run of messages began, in seconds since 1970; the chunk is shown under that day."""
 
 
@@ -108,7 +108,7 @@ class References(NamedTuple):
     """The name of the counter of tokens."""
     is_text: bool
     """Whether the context was asked for as one text."""
-    fence: str
+    delimiter: str
     """The delimiter around quotations."""
     asked: int
     """The position of the user message to answer; 0 if there was none."""

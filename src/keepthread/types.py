@@ -128,7 +128,7 @@ class SessionInfo:
     """False while a fork, import or copy is being written; such a session is not listed."""
     forgotten: bool = False
     """Whether it was forgotten as a whole: its tombstones are internal, and nothing shows it."""
-    fence: str = ""
+    delimiter: str = ""
     """A random delimiter around quoted text in its contexts, chosen when it is created."""
     key: SessionKey = SessionKey("")
     created_at: float = 0.0
@@ -148,8 +148,8 @@ class SessionInfo:
 
         Appending messages does not change it, erasing messages does.
         """
-        told = (self.title, self.title_seq, [*self.tags], self.system_prompt, self.epoch)
-        data = json.dumps([*told, self.meta], sort_keys=True)
+        described = (self.title, self.title_seq, [*self.tags], self.system_prompt, self.epoch)
+        data = json.dumps([*described, self.meta], sort_keys=True)
         return sha256(data.encode()).hexdigest()[:16]
 
 
@@ -188,7 +188,7 @@ class Gathered(NamedTuple):
     records: Sequence[Record]
     sources: Sequence[Message] = ()
     """The messages that the followed records are made of, by position, each once."""
-    fence: str = ""
+    delimiter: str = ""
     more: Sequence[str] = ()
     """Followed kinds that have more records than the limit."""
 
@@ -324,7 +324,7 @@ class Part(NamedTuple):
     speaker: str = ""
 
 
-class Sitting(NamedTuple):
+class Segment(NamedTuple):
     """Statistics of a run of messages of one session without a long pause."""
 
     session: SessionKey
@@ -347,7 +347,7 @@ class Unread(NamedTuple):
     """The last position that is indexed."""
     last: int
     epoch: int
-    sitting: Sitting | None = None
+    segment: Segment | None = None
     """The newest one that is indexed, for the word index."""
 
 
@@ -373,8 +373,10 @@ class Found(NamedTuple):
 
     places: Mapping[str, Sequence[int]]
     """The places of each word, ascending; for a frequent word only the newest ones."""
-    sittings: Sequence[Sitting]
+    segments: Sequence[Segment]
     unread: Sequence[Unread] = ()
+    older: Mapping[str, Sequence[int]] = {}
+    """Earlier places of frequent words: those that also hold a rarer word; ascending."""
 
 
 class Placed(NamedTuple):
@@ -487,14 +489,12 @@ class Residue(NamedTuple):
 
 
 class Cleaning(NamedTuple):
-    """The steps a store took to remove the bytes of erased data."""
+    """The steps a store took to remove the bytes of erased data: in words, `done`."""
 
     done: Sequence[str]
-    """The steps, in words."""
     searched: Sequence[str]
-    """The names of the files that were searched for the probes."""
-    found: int
-    """Number of probes still found in one of them."""
+    found: Sequence[bytes]
+    """The names of the files that were searched for the probes, and the probes found in one."""
     residues: Sequence[Residue] = ()
     again: bool = False
     """Whether a temporary obstacle prevented part of it, so that it should be repeated later."""

@@ -27,7 +27,12 @@ async def fill(store: Store) -> None:
     """Store one of everything."""
     main = await store.put_session(
         SessionInfo(
-            fence="-", id="discord:42", owner="ana", title="A trip", tags=("x",), system_prompt="Hi"
+            delimiter="-",
+            id="discord:42",
+            owner="ana",
+            title="A trip",
+            tags=("x",),
+            system_prompt="Hi",
         )
     )
     await store.append(main.key, [Message(role="user", content="Where to? สวัสดี 你好 \0 \ud800")])
@@ -41,11 +46,11 @@ async def fill(store: Store) -> None:
     await store.put(Scope(owner="ana"), "fact", "1", {"likes": ["tea", 2.5, None]})
     await store.put(Scope(), "setting", "1", True)
     delegate = SessionInfo(
-        fence="-", id="child", kind="delegate", parent="discord:42", owner="agent:x"
+        delimiter="-", id="child", kind="delegate", parent="discord:42", owner="agent:x"
     )
     child = await store.put_session(delegate)
     await store.load(child.key, await store.read(main.key))
-    other = await store.tenant("other").put_session(SessionInfo(fence="-", id="discord:42"))
+    other = await store.tenant("other").put_session(SessionInfo(delimiter="-", id="discord:42"))
     await store.tenant("other").append(other.key, [Message(role="user", content="apart")])
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from keepthread.context.quoting import fenced, flat
+from keepthread.context.quoting import delimited, flat
 from keepthread.context.trust import LOWEST_ORIGIN, lowest
 from keepthread.context.why import WhyBuilder, facts_of
 from keepthread.protocols import KnownFact, Material, TokenCounter
@@ -19,7 +19,7 @@ def profile_that_fits(material: Material, room: int, account: WhyBuilder) -> Mes
     profile = [fact for fact in material.facts if fact.always]
     shown, message = len(profile), None
     while shown and message is None:
-        message = facts_quotation(profile[:shown], material.counter, material.fence)
+        message = facts_quotation(profile[:shown], material.counter, material.delimiter)
         if message.tokens > room:
             shown, message = min(shown - 1, shown * room // message.tokens), None
     if shown < len(profile):
@@ -33,9 +33,9 @@ def profile_that_fits(material: Material, room: int, account: WhyBuilder) -> Mes
     return message
 
 
-def facts_quotation(facts: Sequence[KnownFact], counter: TokenCounter, fence: str) -> Message:
+def facts_quotation(facts: Sequence[KnownFact], counter: TokenCounter, delimiter: str) -> Message:
     """Return the message that shows a profile."""
-    text = fenced("\n".join(flat(fact.text) for fact in facts), fence, _TITLE)
+    text = delimited("\n".join(flat(fact.text) for fact in facts), delimiter, _TITLE)
     message = Message(role="user", content=text, origin="user")
     return Message(
         role="user",

@@ -139,7 +139,7 @@ def references_of(
         strategy=described(strategy),
         counter=counter,
         is_text=material.is_text,
-        fence=material.fence,
+        delimiter=material.delimiter,
         asked=newest.seq if newest else material.passed,
         system="",
         messages=messages,

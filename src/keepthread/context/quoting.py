@@ -14,53 +14,53 @@ from keepthread.protocols import TokenCounter
 from keepthread.types import Message
 
 CUT: Final = "…"
-_FENCE_LINE: Final = r"[(\[{](?=[^\n(\[{]{0,200}?\bquoted?\W{1,4}fence\b)"
+_DELIMITER_LINE: Final = r"[(\[{](?=[^\n(\[{]{0,200}?\bquoted?\W{1,4}delimiter\b)"
 """The start of a delimiter line, as `read` returns it: only we write those."""
 _AS_DIGITS: Final = str.maketrans("li|oszgq", "11105299")
 """Characters that look like digits; none of them is a hexadecimal digit itself."""
 
 
-def sanitize(text: str, fence: str = "") -> str:
+def sanitize(text: str, delimiter: str = "") -> str:
     """Return a text without the delimiter, and without marks that a chat template would obey.
 
     The first character of such a mark is replaced by one that looks like it: `‹|im_start|>`.
     """
     text = sendable(text)  # dropped characters could split a mark
-    return escaped(_without(text, fence) if fence else text)
+    return escaped(_without(text, delimiter) if delimiter else text)
 
 
 # --- the delimiter, also in look-alike letters ---
 
 
-def _without(text: str, fence: str) -> str:
+def _without(text: str, delimiter: str) -> str:
     """Return a text without the delimiter, and without lines that look like delimiter lines.
 
     A model may have revealed the delimiter, and it may read `０ａ`, or the Cyrillic `а`, as
     `0a`.
     """
-    text, fence = text.replace(fence, CUT), read(fence).translate(_AS_DIGITS)
+    text, delimiter = text.replace(delimiter, CUT), read(delimiter).translate(_AS_DIGITS)
     seen = read(text)
-    if fence and fence in re.sub(r"[\W_]+", "", seen.translate(_AS_DIGITS)):
-        text = _cut(text, fence)
+    if delimiter and delimiter in re.sub(r"[\W_]+", "", seen.translate(_AS_DIGITS)):
+        text = _cut(text, delimiter)
         seen = read(text)
-    if "fence" not in seen or not (found := list(re.finditer(_FENCE_LINE, seen))):
+    if "delimiter" not in seen or not (found := list(re.finditer(_DELIMITER_LINE, seen))):
         return text
     places = [place for _, place in reading(text)]
     starts = {places[each.start()] for each in found}
     return "".join("‹" if place in starts else sign for place, sign in enumerate(text))
 
 
-def _cut(text: str, fence: str) -> str:
+def _cut(text: str, delimiter: str) -> str:
     """Return a text without the delimiter, also where it is written in look-alike letters."""
     signs = list(reading(text))
     seen = "".join(each for each, _ in signs).translate(_AS_DIGITS)
     parts: list[str] = []
     end = 0
-    at = seen.find(fence)
+    at = seen.find(delimiter)
     while at >= 0:
         parts += [text[end : signs[at][1]], CUT]
-        end = signs[at + len(fence) - 1][1] + 1
-        at = seen.find(fence, at + len(fence))
+        end = signs[at + len(delimiter) - 1][1] + 1
+        at = seen.find(delimiter, at + len(delimiter))
     return "".join([*parts, text[end:]])
 
 
@@ -127,11 +127,11 @@ def quoted(message: Message, counter: TokenCounter) -> Message:
     return replace(quote, tokens=counter.count(quote))
 
 
-def fenced(text: str, fence: str, title: str) -> str:
+def delimited(text: str, delimiter: str, title: str) -> str:
     """Return a text as a quotation, each line marked, between two delimiter lines.
 
-    `fence` is the delimiter: random letters and digits that the text cannot know.
+    `delimiter` is random letters and digits that the text cannot know.
     """
-    lines = [f"> {line}" for line in sanitize(text, fence).splitlines()] or [">"]
-    head = f"[{flat(sanitize(title, fence))}, quoted, fence {fence}]"
-    return "\n".join([head, *lines, f"[end of quote, fence {fence}]"])
+    lines = [f"> {line}" for line in sanitize(text, delimiter).splitlines()] or [">"]
+    head = f"[{flat(sanitize(title, delimiter))}, quoted, delimiter {delimiter}]"
+    return "\n".join([head, *lines, f"[end of quote, delimiter {delimiter}]"])

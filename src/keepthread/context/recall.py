@@ -18,8 +18,8 @@ from keepthread.recall.snippet import pack
 from keepthread.references import ChunkReference, Reference
 from keepthread.types import Choice, Message, Origin
 
-_HEAD: Final = "[recalled, quoted, fence {}]"
-_END: Final = "[end of quote, fence {}]"
+_HEAD: Final = "[recalled, quoted, delimiter {}]"
+_END: Final = "[end of quote, delimiter {}]"
 _NEAR: Final = 3
 """Number of pieces that just did not fit to mention in `why`."""
 _LETTER: Final = 0.22
@@ -46,7 +46,7 @@ def recollect(
     facts: Sequence[KnownFact],
     room: int,
     counter: TokenCounter,
-    fence: str,
+    delimiter: str,
     account: WhyBuilder,
     *,
     seen: Set[str],
@@ -55,7 +55,7 @@ def recollect(
 
     `seen` are the ids of messages that are shown elsewhere in the context.
     """
-    writer = _RecallWriter(counter, fence, facts, _each_once(recalled.hits, seen))
+    writer = _RecallWriter(counter, delimiter, facts, _each_once(recalled.hits, seen))
     left = room - writer.frame
     chosen = pack(writer.days, left, _day_tokens(counter), writer.cost) if left > 0 else []
     message = writer.message(chosen)
@@ -67,17 +67,17 @@ def recollect(
         return None
     account.add_facts(facts)
     shown = [writer.hits[n] for n in chosen]
-    chunks = [ChunkReference(hit.id, hit.message.seq, hit.part, hit.sitting) for hit in shown]
+    chunks = [ChunkReference(hit.id, hit.message.seq, hit.part, hit.segment_start) for hit in shown]
     account.made.append((message, Reference("recalled", facts=facts_of(facts), chunks=chunks)))
     _explain(message, [writer.line(n) for n in chosen], recalled.notes, account)
     return message
 
 
 def recalled_quotation(
-    hits: Sequence[Recollection], facts: Sequence[KnownFact], counter: TokenCounter, fence: str
+    hits: Sequence[Recollection], facts: Sequence[KnownFact], counter: TokenCounter, delimiter: str
 ) -> Message:
     """Return the message that shows these pieces and facts."""
-    return _RecallWriter(counter, fence, facts, hits).message(range(len(hits)))
+    return _RecallWriter(counter, delimiter, facts, hits).message(range(len(hits)))
 
 
 def _each_once(hits: Sequence[Recollection], seen: Set[str]) -> list[Recollection]:
@@ -95,13 +95,13 @@ class _RecallWriter:
     def __init__(
         self,
         counter: TokenCounter,
-        fence: str,
+        delimiter: str,
         facts: Sequence[KnownFact],
         hits: Sequence[Recollection],
     ) -> None:
         self.counter = counter
-        self.fence = fence
-        self.facts = [f"Known: {flat(sanitize(fact.text, fence))}" for fact in facts]
+        self.delimiter = delimiter
+        self.facts = [f"Known: {flat(sanitize(fact.text, delimiter))}" for fact in facts]
         self._known = facts
         self.hits = hits
         self.frame = self.message(()).tokens
@@ -112,8 +112,8 @@ class _RecallWriter:
         """The fewest tokens per letter so far."""
 
     def _days(self) -> list[str]:
-        days = {at: _day(at) for at in {hit.sitting for hit in self.hits}}
-        return [days[hit.sitting] for hit in self.hits]
+        days = {at: _day(at) for at in {hit.segment_start for hit in self.hits}}
+        return [days[hit.segment_start] for hit in self.hits]
 
     def cost(self, number: int, room: int) -> int:
         """Return what a piece costs; one that is far too long for a room is not counted."""
@@ -131,21 +131,21 @@ class _RecallWriter:
 
     def _line(self, number: int) -> _RecallLine:
         hit = self.hits[number]
-        body = sanitize(hit.text, self.fence).splitlines()
+        body = sanitize(hit.text, self.delimiter).splitlines()
         label = f"{CUT} " if hit.part else self._label(speaker(hit.message))
         text = label + "\n  ".join(body)
         return _RecallLine(hit, self.days[number], text, _cost(self.counter, f"{text}\n"))
 
     def message(self, numbers: Sequence[int]) -> Message:
         """Return the quotation of these pieces."""
-        written = [_HEAD.format(self.fence), *self.facts]
+        written = [_HEAD.format(self.delimiter), *self.facts]
         day = ""
         for line in sorted([self.line(n) for n in numbers], key=_in_time):
             if line.day != day:
                 day = line.day
                 written.append(day)
             written.append(line.text)
-        content = "\n".join([*written, _END.format(self.fence)])
+        content = "\n".join([*written, _END.format(self.delimiter)])
         message = Message(role="user", content=content, origin="user")
         return Message(
             role="user",
@@ -163,7 +163,7 @@ class _RecallWriter:
 
     def _label(self, who: str) -> str:
         if who not in self._labels:
-            self._labels[who] = f"{flat(sanitize(who, self.fence))}: "
+            self._labels[who] = f"{flat(sanitize(who, self.delimiter))}: "
         return self._labels[who]
 
 
@@ -191,7 +191,7 @@ def _day_tokens(counter: TokenCounter) -> int:
 
 def _in_time(line: _RecallLine) -> tuple[str, float, str, int, int]:
     hit = line.hit
-    return line.day, hit.sitting, hit.id, hit.message.seq, hit.part
+    return line.day, hit.segment_start, hit.id, hit.message.seq, hit.part
 
 
 def _explain(

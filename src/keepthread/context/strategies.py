@@ -382,7 +382,7 @@ class WindowPlan:
             facts,
             room,
             material.counter,
-            material.fence,
+            material.delimiter,
             self.account,
             seen={message.id for message in shown if message.seq},
         )
@@ -396,8 +396,8 @@ class WindowPlan:
         """Return the past in a quotation."""
         if not self.shows_past or not (past.summary or past.gap):
             return SummarySection()
-        counter, fence = self.material.counter, self.material.fence
-        summary_section = render_summary(past, room, counter, fence, self.rules.brief_turns)
+        counter, delimiter = self.material.counter, self.material.delimiter
+        summary_section = render_summary(past, room, counter, delimiter, self.rules.brief_turns)
         if summary_section.message is not None:
             summary = past.summary if summary_section.summarized else None
             reason = f"a summary of what ends at {summary.last}" if summary else "what came before"

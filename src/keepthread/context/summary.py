@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from keepthread.context.digest import extract, turn_line
 from keepthread.context.hidden import QuestionTracker
-from keepthread.context.quoting import fenced
+from keepthread.context.quoting import delimited
 from keepthread.context.trust import LOWEST_ORIGIN, lowest, trust_in
 from keepthread.protocols import History, TokenCounter
 from keepthread.references import Reference, SummaryReference
@@ -38,13 +38,13 @@ class SummarySection(NamedTuple):
 
 
 def render_summary(
-    past: History, room: int, counter: TokenCounter, fence: str, turns: int
+    past: History, room: int, counter: TokenCounter, delimiter: str, turns: int
 ) -> SummarySection:
     """Return the past in up to `room` tokens; of the gap, the newest turns."""
     gap = _Gap(past.gap, turns)
     text = past.summary.text if past.summary else ""
     summed_up = past.summary.origin if past.summary else "operator"
-    block = _fit(counter, fence, text, gap, room, _SOURCES.get(summed_up, ""))
+    block = _fit(counter, delimiter, text, gap, room, _SOURCES.get(summed_up, ""))
     if block is None:
         return SummarySection()
     since = block.since
@@ -52,10 +52,10 @@ def render_summary(
     shown: list[Origin] = [trust_in(m) for group in groups for m in group]
     trust = lowest(shown, summed_up if block.summarized else "operator")
     message = _message(block.content, trust, block.tokens)
-    told = [[m.seq for m in group] for group in groups if group]
+    positions = [[m.seq for m in group] for group in groups if group]
     summary = past.summary if block.summarized else None
     number, last = (summary.number, summary.last) if summary else (0, 0)
-    reference = SummaryReference(number, last, block.limit, block.line, told)
+    reference = SummaryReference(number, last, block.limit, block.line, positions)
     made = Reference("summary", summary=reference)
     return SummarySection(message, block.since, block.summarized, made)
 
@@ -75,7 +75,7 @@ def summary_quotation(
     summary: Summary | None,
     turns: Sequence[Sequence[Message]],
     counter: TokenCounter,
-    fence: str,
+    delimiter: str,
 ) -> Message:
     """Return the message that showed a summary and turns in short."""
     trust: Origin = summary.origin if summary else "operator"
@@ -83,7 +83,7 @@ def summary_quotation(
     lines = [turn_line(turn, user=user, answer=answer) for turn in turns]
     text = [extract(summary.text, shown.size)] if summary else []
     title = _TITLE + _SOURCES.get(trust, "") if summary else _TITLE
-    content = fenced("\n".join([*text, *filter(None, lines)]), fence, title)
+    content = delimited("\n".join([*text, *filter(None, lines)]), delimiter, title)
     tokens = counter.count(Message(role="user", content=content))
     return _message(content, lowest([trust_in(m) for t in turns for m in t], trust), tokens)
 
@@ -132,7 +132,7 @@ class _SummaryBlock(NamedTuple):
 
 @lru_cache(maxsize=512)  # between two steps it is the same block, and counting is what it costs
 def _fit(
-    counter: TokenCounter, fence: str, text: str, gap: _Gap, room: int, source: str
+    counter: TokenCounter, delimiter: str, text: str, gap: _Gap, room: int, source: str
 ) -> _SummaryBlock | None:
     """Return the block that fits.
 
@@ -144,7 +144,9 @@ def _fit(
     def block(lines: _Lines, limit: int) -> _SummaryBlock:
         summary = [extract(text, limit)] if limit else []
         title = _TITLE + source if limit else _TITLE
-        content = fenced("\n".join([*summary, *(line for _, line in lines.each)]), fence, title)
+        content = delimited(
+            "\n".join([*summary, *(line for _, line in lines.each)]), delimiter, title
+        )
         tokens = counter.count(Message(role="user", content=content))
         since = lines.each[0][0] if lines.each else 0
         return _SummaryBlock(content, tokens, since, bool(limit), limit, lines.size)

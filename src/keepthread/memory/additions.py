@@ -55,7 +55,7 @@ class Addition(NamedTuple):
 class _Parts(NamedTuple):
     """An addition as it is stored."""
 
-    fence: str
+    delimiter: str
     tokens: int
     at: float
     trust: Origin
@@ -72,11 +72,14 @@ class _Parts(NamedTuple):
     def addition(self, key: str, known: Mapping[str, str]) -> Addition | None:
         """Return it with the texts of its facts; those that are forgotten are left out."""
         facts = [fact for fact in self.facts if fact in known]
-        lines = [f"Known: {flat(sanitize(known[fact], self.fence))}" for fact in facts]
+        lines = [f"Known: {flat(sanitize(known[fact], self.delimiter))}" for fact in facts]
         lines += [self.body] if self.body else []
         if not lines:
             return None
-        head, end = f"[recalled, quoted, fence {self.fence}]", f"[end of quote, fence {self.fence}]"
+        head, end = (
+            f"[recalled, quoted, delimiter {self.delimiter}]",
+            f"[end of quote, delimiter {self.delimiter}]",
+        )
         text = "\n".join([head, *lines, end])
         return Addition(key, text, self.tokens, self.at, self.trust, facts, self.messages)
 
@@ -170,11 +173,11 @@ def _composed(
     earlier: Sequence[Addition],
 ) -> _Composed | None:
     """Choose what is added; None if there is nothing."""
-    told = {key for each in earlier for key in each.facts}
+    quoted_facts = {key for each in earlier for key in each.facts}
     quoted = {place for each in earlier for place in each.messages}
-    facts = [fact for fact in known if fact.key not in told][:_MOST_FACTS]
+    facts = [fact for fact in known if fact.key not in quoted_facts][:_MOST_FACTS]
     hits = [hit for hit in recalled.hits if (hit.id, hit.message.seq) not in quoted]
-    fence, account = secrets.token_hex(6), WhyBuilder()
+    delimiter, account = secrets.token_hex(6), WhyBuilder()
     room = budget
     counter = conversation.counter
     chosen: list[KnownFact] = []
@@ -185,14 +188,14 @@ def _composed(
             room -= cost
     message = None
     if hits and room > 0:
-        message = recollect(Recalled(hits), (), room, counter, fence, account, seen=frozenset())
+        message = recollect(Recalled(hits), (), room, counter, delimiter, account, seen=frozenset())
     if message is None and not chosen:
         return None
     chunks = [chunk for _, made in account.made for chunk in made.chunks] if message else []
     shown = {(chunk.session, chunk.seq) for chunk in chunks}
     origins: list[Origin] = [fact.trust for fact in chosen]
     parts = _Parts(
-        fence=fence,
+        delimiter=delimiter,
         tokens=budget - room + (message.tokens if message else 0),
         at=conversation.runtime.clock(),
         trust=lowest([*origins, trust_in(message)] if message else origins),
@@ -268,7 +271,7 @@ async def _relevant(conversation: Conversation, question: AddedTo, budget: int) 
         everywhere=True,
         before=question.shown_from,
         room=budget,
-        telling=True,
+        relevant_only=True,
     )
 
 

@@ -337,7 +337,7 @@ class Conversation(NamedTuple):
             everywhere=request.everywhere,
             before=request.before,
             room=request.room,
-            telling=request.relevant_only,
+            relevant_only=request.relevant_only,
         )
         return await searching.recalled(found, self.key, material.hidden)
 

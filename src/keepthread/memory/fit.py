@@ -49,7 +49,7 @@ def fit(
         messages=placed,
         totals=list(accumulate(message.tokens for message in placed)),
         newest_user=users[-1] if users else None,
-        fence=derived_id("fence", *(message.content for message in placed[:1]))[:12],
+        delimiter=derived_id("delimiter", *(message.content for message in placed[:1]))[:12],
     )
     plan = plan_of(strategy or Window(), material, budget)
     start = plan.window_start

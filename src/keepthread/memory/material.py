@@ -96,7 +96,7 @@ async def gather(
         notes=[_counted(n, counter) for n in records.named_by(NOTE) if not has_ended(n, turn)],
         tool_results=records.cached(turn, author, counter),
         beyond=[_SECTIONS[kind] for kind in found.more if kind in _SECTIONS],
-        fence=found.fence or derived_id("fence", session)[:12],
+        delimiter=found.delimiter or derived_id("delimiter", session)[:12],
         recalls=recalls,
     )
     return _recounted(material)

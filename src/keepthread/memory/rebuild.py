@@ -273,7 +273,7 @@ class _Builder:
 
     def _facts(self, reference: Reference) -> Message | None:
         facts = self._known(reference)
-        return facts_quotation(facts, self.counter, self.references.fence) if facts else None
+        return facts_quotation(facts, self.counter, self.references.delimiter) if facts else None
 
     def _known(self, reference: Reference) -> list[KnownFact] | None:
         """Return the facts that a message showed; note those that are not what they were."""
@@ -302,23 +302,23 @@ class _Builder:
         turns = [[self._live(seq) for seq in turn] for turn in shown.turns]
         found = [[message for message in turn if message] for turn in turns]
         return summary_quotation(
-            shown, summary if shown.number else None, found, self.counter, self.references.fence
+            shown, summary if shown.number else None, found, self.counter, self.references.delimiter
         )
 
     def _recalled(self, reference: Reference) -> Message | None:
         facts = self._known(reference)
         hits: list[Recollection] = []
-        for id, seq, part, sitting in reference.chunks:
+        for id, seq, part, segment_start in reference.chunks:
             message = self._live(seq, id)
             pieces = pieces_of(message) if message else []
             if message is not None and part < len(pieces):
                 text = pieces[part]
                 whose = id or self.conversation.id
-                hit = Recollection(SessionKey(""), whose, message, text, part, sitting, 0, "")
+                hit = Recollection(SessionKey(""), whose, message, text, part, segment_start, 0, "")
                 hits.append(hit)
         if facts is None or len(hits) < len(reference.chunks):
             return None
-        return recalled_quotation(hits, facts, self.counter, self.references.fence)
+        return recalled_quotation(hits, facts, self.counter, self.references.delimiter)
 
     # --- tokens ---
 

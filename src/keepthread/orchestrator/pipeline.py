@@ -197,9 +197,9 @@ class _Work(NamedTuple):
         """Return what the synthesizer says to the conversation as it is now."""
         tools = [each.tool for each in self.memory_tools.values()] if may_call else []
         context = await self.turn.context(CHAT, budget=self.limits.answer_prompt_tokens)
-        told, orders = context.messages, _orders(context.system)
+        messages, orders = context.messages, _orders(context.system)
         pieces = stream_with_tools(
-            self.models.synthesizer, told, tools, system=orders, on_refused=self.refused
+            self.models.synthesizer, messages, tools, system=orders, on_refused=self.refused
         )
         seconds, on_event = self.limits.stage_seconds, self.on_event
         reply = await streamed(pieces, stage="synthesizer", seconds=seconds, on_event=on_event)

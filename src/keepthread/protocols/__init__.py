@@ -87,7 +87,7 @@ class Recollection(NamedTuple):
     """The text of the chunk."""
     part: int
     """The number of the chunk in its message, from 0."""
-    sitting: float
+    segment_start: float
     """When its run of messages began, in seconds since 1970."""
     score: float
     reason: str
@@ -137,7 +137,7 @@ class Material(NamedTuple):
     """Cached tool results, oldest first."""
     beyond: Sequence[Literal["pins", "notes", "tools"]] = ()
     """Of which there are more than are looked at here: the latest 100 of each."""
-    fence: str = ""
+    delimiter: str = ""
     """The random delimiter around quoted text; no stored text contains it."""
     past: History = History()
     facts: Sequence[KnownFact] = ()

@@ -10,8 +10,8 @@ from keepthread.types import (
     Part,
     Placed,
     Record,
+    Segment,
     SessionKey,
-    Sitting,
     Unread,
 )
 
@@ -36,11 +36,11 @@ class Searchable(Protocol):
         read: Unread,
         until: int,
         parts: Sequence[Part],
-        sittings: Sequence[Sitting],
+        segments: Sequence[Segment],
     ) -> None:
         """Index the messages after `read.until` up to a position, and remember that position.
 
-        `sittings` are the new and changed ones. If another caller has indexed more in the
+        `segments` are the new and changed ones. If another caller has indexed more in the
         meantime, or a message of the session was erased, `Stale` is raised and nothing is added.
         """
         ...
@@ -57,7 +57,8 @@ class Searchable(Protocol):
     ) -> Found:
         """Return the newest places of these words, up to `max_places` of each, and what is unread.
 
-        With `only`, the newest places among the matching messages.
+        Of a word at more places, the earlier ones that also hold a rarer one of these words may be
+        returned as `older`. With `only`, the newest places among the matching messages.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""BM25 over the searched scope: scores of pieces, messages and sittings for the words of a query.
+"""BM25 over the searched scope: scores of pieces, messages and segments for the words of a query.
 
 Everything is a sum over packed numbers; rarity and average lengths are those of the scope.
 """
@@ -6,7 +6,7 @@ Everything is a sum over packed numbers; rarity and average lengths are those of
 import math
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -16,6 +16,8 @@ from keepthread.recall.positions import MESSAGE, MOST_LENGTH
 from keepthread.recall.query import Query
 from keepthread.types import Found
 
+MARKS: Final = ("", "²", "³")
+"""Suffixes of a word that a piece has once, twice, and three times."""
 CUT: Final = 5000
 """Number of places at which the list of a word was cut off: there may be earlier ones."""
 _SHARE: Final = 2
@@ -36,6 +38,27 @@ def first_used(places: Sequence[int], stats: CorpusStats) -> int:
     return places[-_LAST if _SHARE * len(places) >= pieces else 0]
 
 
+def newest(
+    found: Mapping[str, Sequence[int]], max_places: int
+) -> tuple[dict[str, Sequence[int]], dict[str, Sequence[int]]]:
+    """Return the newest places of each word, and the older ones that also hold a rarer word.
+
+    A word is frequent here if it is at `max_places` places or more. Without the older ones, an old
+    piece that holds all words of a question would rank as if it held the rare ones alone.
+    """
+    cut = {word: len(places) - max_places for word, places in found.items()}
+    places = {word: each[max(0, cut[word]) :] for word, each in found.items()}
+    plain = [word for word in found if not word.endswith(MARKS[1:])]
+    frequent = [word for word in plain if cut[word] > 0]
+    if not frequent:
+        return places, {}
+    rare = {place for word in plain if cut[word] < 0 for place in found[word]}
+    older = {
+        word: [place for place in found[word][: cut[word]] if place in rare] for word in frequent
+    }
+    return places, {word: each[max(0, len(each) - max_places) :] for word, each in older.items()}
+
+
 _K: Final = 1.2
 _B: Final = 0.75
 _FAINT: Final = 1000
@@ -53,7 +76,7 @@ class Word(NamedTuple):
 
 def word_of(word: str, found: Found, stats: CorpusStats, share: float = 1.0) -> Word:
     """Return a word of a query as it was found; `share` is its weight relative to others."""
-    lists = [found.places.get(word + mark, ()) for mark in ("", "²", "³")]
+    lists = [found.places.get(word + mark, ()) for mark in MARKS]
     df = len(lists[0])
     if df >= CUT:  # assume the same frequency before the first known place
         known = stats.parts_from(lists[0][0] >> MESSAGE)
@@ -61,7 +84,11 @@ def word_of(word: str, found: Found, stats: CorpusStats, share: float = 1.0) -> 
     first = first_used(lists[0], stats)
     if share < 1 and df > _FAINT:
         first = max(first, lists[0][-_FAINT])
-    return Word([_from(places, first) for places in lists], share * idf(stats.parts, df), share)
+    lists = [_from(places, first) for places in lists]
+    if found.older:
+        older = [found.older.get(word + mark, ()) for mark in MARKS]
+        lists = [sorted({*a, *b}) if a else b for a, b in zip(older, lists, strict=True)]
+    return Word(lists, share * idf(stats.parts, df), share)
 
 
 def _from(places: Sequence[int], first: int) -> Sequence[int]:
@@ -121,20 +148,20 @@ def of_messages(words: Iterable[Word], places: Iterable[int]) -> dict[int, float
     return whole
 
 
-def of_sittings(words: Iterable[Word], stats: CorpusStats) -> dict[int, float]:
-    """Return BM25 of each sitting that holds a word."""
+def of_segments(words: Iterable[Word], stats: CorpusStats) -> dict[int, float]:
+    """Return BM25 of each segment that holds a word."""
     total = len(stats)
     average = max(1.0, stats.length / total)
     themes: dict[int, float] = {}
     for word in words:
         times: dict[int, int] = {}
         for places in word.lists:
-            for sitting, count in stats.runs(places):
-                times[sitting] = times.get(sitting, 0) + count
+            for segment, count in stats.runs(places):
+                times[segment] = times.get(segment, 0) + count
         rarity = word.share * idf(total, len(times))
-        for sitting, count in times.items():
-            length = stats.lengths[sitting] / average
-            themes[sitting] = themes.get(sitting, 0.0) + rarity * _saturated(count, length)
+        for segment, count in times.items():
+            length = stats.lengths[segment] / average
+            themes[segment] = themes.get(segment, 0.0) + rarity * _saturated(count, length)
     return themes
 
 

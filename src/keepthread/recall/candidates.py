@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import compress
 from typing import Final, NamedTuple
 
-from keepthread.recall.bm25 import of_messages, of_pieces, of_sittings, word_of
+from keepthread.recall.bm25 import of_messages, of_pieces, of_segments, word_of
 from keepthread.recall.corpus import CorpusStats
 from keepthread.recall.positions import LENGTH_BITS, MESSAGE, MOST_PARTS
 from keepthread.recall.query import Query, nearness
@@ -48,16 +48,16 @@ class Candidate(NamedTuple):
     """BM25 of the whole message; only where an assistant takes part."""
     answer: float
     """BM25 of the next message; only where an assistant takes part."""
-    sitting: int
-    """The number of its sitting."""
+    segment: int
+    """The number of its segment."""
     theme: float
-    """BM25 of the sitting; only where named speakers talk."""
+    """BM25 of the segment; only where named speakers talk."""
     date: float
     """How near it is to the time that the query names."""
 
 
 class _Evidence(NamedTuple):
-    """Scores by words: of places, messages and sittings."""
+    """Scores by words: of places, messages and segments."""
 
     own: Mapping[int, float]
     near: dict[int, float]
@@ -81,7 +81,7 @@ def candidates(
     If the search is `confined` to some messages, neighbors are not candidates in a large scope:
     they may be outside the filter and would displace others.
     """
-    stats = stats or CorpusStats.of(found.sittings)
+    stats = stats or CorpusStats.of(found.segments)
     if not stats:
         return []
     everywhere = stats.parts <= _SMALL
@@ -105,9 +105,9 @@ def candidates(
             near.get(place, 0.0),
             whole.get(message := place >> MESSAGE, 0.0),
             whole.get(message + 1, 0.0),
-            sitting := stats.at(message),
-            theme.get(sitting, 0.0),
-            dates.get(sitting, 0.0),
+            segment := stats.at(message),
+            theme.get(segment, 0.0),
+            dates.get(segment, 0.0),
         )
         for place in best
     ]
@@ -120,7 +120,7 @@ def _evidence(query: Query, found: Found, stats: CorpusStats, most: int) -> _Evi
     own = of_pieces(words, stats.length / max(1, stats.parts))
     if not stats.assisted:
         own = _best(own, list(own.values()), _MATCHED * most)
-        return _Evidence(own, _with_neighbors(own, stats), theme=of_sittings(words, stats))
+        return _Evidence(own, _with_neighbors(own, stats), theme=of_segments(words, stats))
     own = _best(own, _with_first(own, own), _MATCHED * most)
     whole = of_messages(words, own)
     near = _with_message(own, whole)
@@ -130,7 +130,7 @@ def _evidence(query: Query, found: Found, stats: CorpusStats, most: int) -> _Evi
 
 
 def _dates(query: Query, stats: CorpusStats) -> dict[int, float]:
-    """Return the sittings near the date that a query names, and how near each is."""
+    """Return the segments near the date that a query names, and how near each is."""
     if query.named is None:
         return {}
     days = [at // _DAY for at in stats.started]
@@ -174,7 +174,7 @@ def _with_date(
 
 
 def _with_neighbors(own: Mapping[int, float], stats: CorpusStats) -> dict[int, float]:
-    """Return the scores, plus the shares of neighbors in the same sitting."""
+    """Return the scores, plus the shares of neighbors in the same segment."""
     best: dict[int, float] = {}
     for place, score in own.items():
         message = place >> MESSAGE
@@ -194,8 +194,8 @@ def _add_lent(
     lent: dict[int, float] = {}
     get, starts = lent.get, stats.starts
     for message, score in scores.items():
-        sitting = stats.at(message)
-        first, end = starts[sitting], stats.end_of(sitting)
+        segment = stats.at(message)
+        first, end = starts[segment], stats.end_of(segment)
         for step, share in NEIGHBORS:
             if first <= (other := message + step) < end:
                 lent[other] = get(other, 0.0) + share * score
@@ -212,10 +212,10 @@ def _with_message(own: Mapping[int, float], whole: Mapping[int, float]) -> dict[
     return {place: score + get(place >> MESSAGE, 0.0) for place, score in own.items()}
 
 
-def _add_wordless(near: dict[int, float], sittings: Collection[int], stats: CorpusStats) -> None:
-    """Add the messages of sittings that hold no word of the query."""
-    known = {place >> MESSAGE for place in near} if sittings else set[int]()
-    for sitting in sittings:
-        for message in stats.messages(sitting):
+def _add_wordless(near: dict[int, float], segments: Collection[int], stats: CorpusStats) -> None:
+    """Add the messages of segments that hold no word of the query."""
+    known = {place >> MESSAGE for place in near} if segments else set[int]()
+    for segment in segments:
+        for message in stats.messages(segment):
             if message not in known:
                 near[message << MESSAGE] = 0.0

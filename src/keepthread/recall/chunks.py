@@ -7,7 +7,7 @@ from typing import Final
 from keepthread.recall.corpus import PAUSE
 from keepthread.recall.positions import MOST_PARTS, length_of, place, seq_of
 from keepthread.recall.words import characters_of, marked, words_of
-from keepthread.types import Message, Part, Sitting, Unread
+from keepthread.types import Message, Part, Segment, Unread
 
 ASKS: Final = 1
 """It ends in a question mark."""
@@ -100,10 +100,10 @@ def _indexed(words: Sequence[str], piece: str) -> list[str]:
     return [*found, *(each for each in characters if each not in found)] if characters else found
 
 
-def sittings_of(
+def segments_of(
     read: Unread, messages: Sequence[Message], parts: Sequence[Part] | None = None
-) -> list[Sitting]:
-    """Return the sittings that these messages begin or extend.
+) -> list[Segment]:
+    """Return the segments that these messages begin or extend.
 
     `parts` are the pieces of the messages; they are made if not given.
     """
@@ -111,24 +111,24 @@ def sittings_of(
         number = int(read.session)
         parts = [part for message in messages for part in parts_of(number, message)]
     times = {message.seq: message.created_at for message in messages}
-    sittings: list[Sitting] = []
-    now = read.sitting
+    segments: list[Segment] = []
+    now = read.segment
     for part in parts:
         seq = seq_of(part.place)
         at = times[seq]
         if now is None or abs(at - now.ended_at) > PAUSE:
-            if now is not None and now is not read.sitting:
-                sittings.append(now)
-            now = Sitting(read.session, seq, at, at, 0, 0, 0)
+            if now is not None and now is not read.segment:
+                segments.append(now)
+            now = Segment(read.session, seq, at, at, 0, 0, 0)
         now = now._replace(
             ended_at=max(at, now.ended_at),
             parts=now.parts + 1,
             length=now.length + length_of(part.place),
             answers=now.answers + (part.flags & ASSISTANT > 0),
         )
-    if now is not None and now is not read.sitting:
-        sittings.append(now)
-    return sittings
+    if now is not None and now is not read.segment:
+        segments.append(now)
+    return segments
 
 
 def speaker_of(message: Message) -> str:

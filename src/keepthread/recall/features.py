@@ -38,13 +38,13 @@ def features_of(
 
 def _of_words(candidates: Sequence[Candidate]) -> dict[str, Column]:
     near = _shares([c.near for c in candidates])
-    sittings = [c.sitting for c in candidates]
+    segments = [c.segment for c in candidates]
     return {
         "own": _shares([c.own for c in candidates]),
         "near": near,
         "message": _shares([c.message for c in candidates]),
         "answer": _shares([c.answer for c in candidates]),
-        "sitting": _spread(_best_by(sittings, near)),
+        "segment": _spread(_best_by(segments, near)),
         "theme": _spread([c.theme for c in candidates]),
         "date": [c.date for c in candidates] if any(c.date for c in candidates) else (),
     }
@@ -89,7 +89,7 @@ def _of_meaning(
     def beside(step: int) -> list[int]:
         found = [numbers.get(message + step, -1) for message in messages]
         return [
-            other if other >= 0 and candidates[other].sitting == c.sitting else -1
+            other if other >= 0 and candidates[other].segment == c.segment else -1
             for other, c in zip(found, candidates, strict=True)
         ]
 
@@ -106,7 +106,7 @@ def _of_meaning(
         "meaning_near": near,
         "meaning_message": best,
         "meaning_answer": [best[n] if n >= 0 else 0.0 for n in beside(1)] if best else (),
-        "meaning_sitting": _spread(_best_by([c.sitting for c in candidates], near)),
+        "meaning_segment": _spread(_best_by([c.segment for c in candidates], near)),
     }
 
 

@@ -40,7 +40,7 @@ _MOST_CHARACTERS: Final = 32
 _READ: Final = 2000
 """Characters of a question that are searched for dates."""
 _FADE: Final = 10.0
-"""Days after which a sitting is much less related to a named day."""
+"""Days after which a segment is much less related to a named day."""
 _MONTH: Final = 31
 _AFTERWARDS: Final = 20
 """Days after a named month in which people still talk about it."""
@@ -109,7 +109,7 @@ def _named(text: str) -> Named | None:
 
 
 def nearness(named: Named, started_at: float) -> float:
-    """Return how near a sitting is to the named time, from 0 to 1.
+    """Return how near a segment is to the named time, from 0 to 1.
 
     People talk about a day on it and in the days after it, about a month until shortly after it.
     """

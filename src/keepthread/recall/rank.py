@@ -56,10 +56,14 @@ class Reasons:
     def _words(self, place: int) -> Iterator[str]:
         """Yield the words of the query that a place holds, as they are written."""
         for word, spelled in self._query.spelled.items():
-            places = self._found.places.get(word, ())
-            at = bisect_left(places, place)
-            if at < len(places) and places[at] == place:
+            lists = self._found.places.get(word, ()), self._found.older.get(word, ())
+            if any(_holds(places, place) for places in lists):
                 yield spelled
+
+
+def _holds(places: Sequence[int], place: int) -> bool:
+    at = bisect_left(places, place)
+    return at < len(places) and places[at] == place
 
 
 def _time(query: Query) -> str:
@@ -101,7 +105,7 @@ def rank(
     `parts` and `vectors` are keyed by place without its length. Without vectors, candidates that
     match by neither words nor date are left out.
     """
-    kind = weights.assisted if CorpusStats.of(found.sittings).assisted else weights.speakers
+    kind = weights.assisted if CorpusStats.of(found.segments).assisted else weights.speakers
     vectors = vectors if asked and asked.vectors else {}
     known = [c for c in candidates if c.place >> LENGTH_BITS in parts]
     if not vectors:

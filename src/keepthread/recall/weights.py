@@ -12,15 +12,15 @@ class Profile:
     own: float = 0.0
     """Words of the query in the piece."""
     near: float = 0.0
-    """The same, with its neighbors in the sitting."""
+    """The same, with its neighbors in the segment."""
     message: float = 0.0
     """Words of the query in the whole message."""
     answer: float = 0.0
     """Words of the query in the next message."""
-    sitting: float = 0.0
-    """The best piece of its sitting."""
+    segment: float = 0.0
+    """The best piece of its segment."""
     theme: float = 0.0
-    """Words of the query in the whole sitting."""
+    """Words of the query in the whole segment."""
 
     # flags of the piece
     speaker: float = 0.0
@@ -42,13 +42,13 @@ class Profile:
     # meaning, by the vectors of tokens or of the whole piece
     meaning: float = 0.0
     meaning_near: float = 0.0
-    """With its neighbors in the sitting."""
+    """With its neighbors in the segment."""
     meaning_message: float = 0.0
     """The best of its message."""
     meaning_answer: float = 0.0
     """The best of the next message."""
-    meaning_sitting: float = 0.0
-    """The best of its sitting."""
+    meaning_segment: float = 0.0
+    """The best of its segment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class ConversationKind:
 _SPEAKERS: Final = ConversationKind(
     words=Profile(
         near=5.5,
-        sitting=1,
+        segment=1,
         theme=1.5,
         speaker=2.5,
         date=4,
@@ -75,7 +75,7 @@ _SPEAKERS: Final = ConversationKind(
     tokens=Profile(
         own=-0.8,
         near=2.75,
-        sitting=0.1,
+        segment=0.1,
         theme=1.05,
         speaker=2.2,
         date=4.6,
@@ -85,11 +85,11 @@ _SPEAKERS: Final = ConversationKind(
         length=0.46,
         meaning=1.6,
         meaning_near=4.6,
-        meaning_sitting=1.2,
+        meaning_segment=1.2,
     ),
     pooled=Profile(
         near=4.5,
-        sitting=1,
+        segment=1,
         theme=1,
         speaker=2.5,
         date=4,
@@ -99,7 +99,7 @@ _SPEAKERS: Final = ConversationKind(
         length=0.86,
         meaning=1.5,
         meaning_near=3,
-        meaning_sitting=0.5,
+        meaning_segment=0.5,
     ),
 )
 
@@ -110,7 +110,7 @@ _ASSISTED: Final = ConversationKind(
         near=-0.2,
         message=1.9,
         answer=1.35,
-        sitting=0.3,
+        segment=0.3,
         speaker=1.25,
         date=2,
         user=1.32,

@@ -237,7 +237,7 @@ class RamBackend:
         seqs = [q for s in spans for q in range(s.first, min(s.last, info.messages) + 1)]
         return Gathered(
             system_prompt=info.system_prompt,
-            fence=info.fence,
+            delimiter=info.delimiter,
             messages=thread.tail(Tail(tokens, None, MAX_COUNT, 0, min_messages)),
             records=records + followed,
             sources=await self.find(tenant, session, (), seqs),
@@ -400,7 +400,7 @@ class RamBackend:
     async def clean(self, tenant: str, *_: object) -> Cleaning:
         self._check_open()
         self._tables.drop_answers(tenant)
-        return Cleaning(("memory was let go of",), (), 0)
+        return Cleaning(("memory was let go of",), (), ())
 
     async def finder(self, tenant: str) -> Searchable:
         self._check_open()

@@ -8,6 +8,7 @@ from types import CoroutineType
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from keepthread.errors import SessionGone
+from keepthread.recall.bm25 import newest
 from keepthread.recall.positions import LENGTH_BITS, MESSAGE, MOST_SEQ, SEQ_BITS, seq_of, session_of
 from keepthread.stores.backend import Backend, Listing
 from keepthread.stores.records import (
@@ -16,7 +17,7 @@ from keepthread.stores.records import (
     check_places,
     check_readable,
     check_reading,
-    check_sittings,
+    check_segments,
     is_listed,
     without,
 )
@@ -30,9 +31,9 @@ from keepthread.types import (
     Placed,
     Record,
     Scope,
+    Segment,
     SessionInfo,
     SessionKey,
-    Sitting,
     Unread,
 )
 
@@ -44,21 +45,21 @@ class _View:
         self.marks: dict[SessionKey, int] = {}
         self.parts: dict[int, Part] = {}
         self.words: dict[str, set[int]] = {}
-        self.sittings: dict[SessionKey, dict[int, Sitting]] = {}
+        self.segments: dict[SessionKey, dict[int, Segment]] = {}
         self.vectors: dict[int, tuple[int, Embedding]] = {}
 
-    def add(self, parts: Iterable[Part], sittings: Iterable[Sitting]) -> None:
+    def add(self, parts: Iterable[Part], segments: Iterable[Segment]) -> None:
         for part in parts:
             self.parts[part.place >> LENGTH_BITS] = part
             for word in part.words:
                 self.words.setdefault(word, set()).add(part.place)
-        for sitting in sittings:
-            self.sittings.setdefault(sitting.session, {})[sitting.first] = sitting
+        for segment in segments:
+            self.segments.setdefault(segment.session, {})[segment.first] = segment
 
     def forget(self, session: SessionKey, seqs: Collection[int] | None) -> None:
         for key in _among(self.parts, session, seqs):
             part = self.parts.pop(key)
-            self._shrink_sitting(session, part)
+            self._shrink_segment(session, part)
             for word in part.words:
                 self.words[word].discard(part.place)
         for key in _among(self.vectors, session, seqs):
@@ -66,11 +67,11 @@ class _View:
         if seqs is None:
             self.marks.pop(session, None)
 
-    def _shrink_sitting(self, session: SessionKey, part: Part) -> None:
-        sittings = self.sittings.get(session, {})
-        first = max((first for first in sittings if first <= seq_of(part.place)), default=0)
-        if first and (less := without(sittings.pop(first), part.place, part.flags)):
-            sittings[first] = less
+    def _shrink_segment(self, session: SessionKey, part: Part) -> None:
+        segments = self.segments.get(session, {})
+        first = max((first for first in segments if first <= seq_of(part.place)), default=0)
+        if first and (less := without(segments.pop(first), part.place, part.flags)):
+            segments[first] = less
 
 
 def _among(keys: Iterable[int], session: SessionKey, seqs: Collection[int] | None) -> list[int]:
@@ -150,13 +151,13 @@ class RamFinder:
         read: Unread,
         until: int,
         parts: Sequence[Part],
-        sittings: Sequence[Sitting],
+        segments: Sequence[Segment],
     ) -> None:
-        check_sittings(read, sittings)
+        check_segments(read, segments)
         await self._check_reading(view, read, until, [part.place for part in parts])
         known = self._view(view)
         known.marks[read.session] = until
-        known.add(parts, sittings)
+        known.add(parts, segments)
 
     @exclusive
     async def places(
@@ -176,15 +177,15 @@ class RamFinder:
         found: dict[str, list[int]] = {}
         for word in words:
             places = sorted(p for p in known.words.get(word, ()) if session_of(p) in numbers)
-            places = places if only is None else await self._admitted(places, only)
-            found[word] = places[max(0, len(places) - max_places) :]
-        sittings = [
-            sitting
+            found[word] = places if only is None else await self._admitted(places, only)
+        places, older = newest(found, max_places)
+        segments = [
+            segment
             for info in sorted(scope, key=lambda info: int(info.key))
-            for _, sitting in sorted(known.sittings.get(info.key, {}).items())
+            for _, segment in sorted(known.segments.get(info.key, {}).items())
         ]
         unread = [each for info in scope if (each := _unread(known, info)).last > each.until]
-        return Found(found, sittings, unread)
+        return Found(places, segments, unread, older if only is None else {})
 
     @exclusive
     async def parts(self, view: str, places: Sequence[int]) -> list[Part]:
@@ -320,8 +321,8 @@ def _placed(info: SessionInfo, message: Message) -> Placed:
 
 
 def _unread(view: _View, info: SessionInfo) -> Unread:
-    sittings = view.sittings.get(info.key, {})
-    last = sittings[max(sittings)] if sittings else None
+    segments = view.segments.get(info.key, {})
+    last = segments[max(segments)] if segments else None
     return Unread(info.key, view.marks.get(info.key, 0), info.messages, info.epoch, last)
 
 

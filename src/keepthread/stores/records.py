@@ -29,10 +29,10 @@ from keepthread.types import (
     MessageFilter,
     Record,
     Scope,
+    Segment,
     SessionInfo,
     SessionKey,
     SessionKind,
-    Sitting,
     Span,
     Unread,
 )
@@ -43,7 +43,7 @@ KINDS: Final[tuple[SessionKind, ...]] = ("main", "fork", "delegate")
 def check_session(session: SessionInfo, *, now: float, ids: Callable[[], str]) -> SessionInfo:
     """Return a valid session with its times set, or raise `InvalidInput`.
 
-    A new session without a delimiter (`fence`) gets a random one, from the source of ids.
+    A new session without a delimiter gets a random one, from the source of ids.
     """
     check_id(session.id, "a session id")
     check_id(session.owner, "owner")
@@ -55,7 +55,7 @@ def check_session(session: SessionInfo, *, now: float, ids: Callable[[], str]) -
         raise InvalidInput("forgotten must be True or False, and a forgotten session is not ready")
     return replace(
         session,
-        fence=session.fence or ("" if session.key else derived_id("fence", ids())[:12]),
+        delimiter=session.delimiter or ("" if session.key else derived_id("delimiter", ids())[:12]),
         created_at=_time(session.created_at, now, "created_at"),
         updated_at=_time(session.updated_at, now, "updated_at"),
     )
@@ -188,7 +188,7 @@ def encode_details(session: SessionInfo) -> bytes:
     if type(session.tags) not in (tuple, list):
         raise InvalidInput(f"tags must be a tuple or a list, not {show(session.tags)}")
     details: dict[str, JSON] = {
-        "fence": check_text(session.fence, "fence"),
+        "delimiter": check_text(session.delimiter, "delimiter"),
         "title": check_text(session.title, "title"),
         "tags": [check_text(tag, "a tag") for tag in session.tags],
         "system_prompt": _optional(session.system_prompt, "system_prompt"),
@@ -405,18 +405,18 @@ def check_places(read: Unread, until: int, places: Iterable[int]) -> None:
         raise InvalidInput("a place is not in the part of the log that was read")
 
 
-def check_sittings(read: Unread, sittings: Iterable[Sitting]) -> None:
+def check_segments(read: Unread, segments: Iterable[Segment]) -> None:
     """Raise `InvalidInput` if a segment is of another session."""
-    if any(sitting.session != read.session for sitting in sittings):
+    if any(segment.session != read.session for segment in segments):
         raise InvalidInput("a segment is not of the session that was read")
 
 
-def without(sitting: Sitting, place: int, flags: int) -> Sitting | None:
+def without(segment: Segment, place: int, flags: int) -> Segment | None:
     """Return a segment without one of its parts, or None if that was the last."""
-    if sitting.parts <= 1:
+    if segment.parts <= 1:
         return None
-    return sitting._replace(
-        parts=sitting.parts - 1,
-        length=sitting.length - length_of(place),
-        answers=sitting.answers - (flags & ASSISTANT > 0),
+    return segment._replace(
+        parts=segment.parts - 1,
+        length=segment.length - length_of(place),
+        answers=segment.answers - (flags & ASSISTANT > 0),
     )

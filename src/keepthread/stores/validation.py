@@ -1,6 +1,7 @@
 """Checks of values that every backend must store exactly, and of formats."""
 
 import math
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final, cast
 
@@ -19,21 +20,28 @@ EXPORT: Final = (
     "Export it with keepthread at commit {} (`keepthread export`), then import it into a new store"
 )
 """What to do with a store of an earlier development version."""
-_LAST_READER: Final = "4ce31d9"
-"""The last commit that reads the formats before this one."""
+_LAST_MIGRATION: Final = "4ce31d9"
+"""The last commit that migrates formats, so it reads all that were earlier."""
 
 
-def check_format(what: str, found: int, known: int, *, advice: str = EXPORT) -> None:
-    """Refuse a format that another version wrote; until the first release, only one is read."""
+def check_format(
+    what: str, found: int, known: int, readers: Sequence[str], *, advice: str = EXPORT
+) -> None:
+    """Refuse a format that another version wrote; until the first release, only one is read.
+
+    `readers` are the last commits that read the formats right before the known one; those before
+    them were migrated.
+    """
     if found > known:
         raise WrongFormat(
             f"{what} has format {found}, which a newer keepthread wrote; this one reads format"
             f" {known}. Install a newer keepthread"
         )
     if found < known:
+        reader = readers[found - known] if known - found <= len(readers) else _LAST_MIGRATION
         raise WrongFormat(
             f"{what} has format {found}, which an earlier development version wrote; this"
-            f" keepthread reads format {known}. {advice.format(_LAST_READER)}"
+            f" keepthread reads format {known}. {advice.format(reader)}"
         )
 
 

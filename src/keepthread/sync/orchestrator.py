@@ -68,8 +68,8 @@ class Orchestrator(Wrapper[AsyncOrchestrator]):
             agents=self.agents,
             memory_tools=self.memory_tools,
         )
-        told = call.notify_caller(on_event)
-        return call.run(orchestrator.process, message, user_id, id=id, on_event=told)
+        handler = call.notify_caller(on_event)
+        return call.run(orchestrator.process, message, user_id, id=id, on_event=handler)
 
     def session(self, user_id: str = "default") -> Session:
         """See `keepthread.orchestrator.Orchestrator.session`."""

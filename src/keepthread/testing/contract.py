@@ -178,19 +178,19 @@ class StoreContract:
             key=made.key,
             created_at=made.created_at,
             updated_at=made.updated_at,
-            fence=made.fence,
+            delimiter=made.delimiter,
         )
         assert made == expected
 
     @on_store
-    async def test_a_session_has_a_fence_of_its_own_for_life(self, store: Store) -> None:
+    async def test_a_session_has_a_delimiter_of_its_own_for_life(self, store: Store) -> None:
         made = [await store.put_session(SessionInfo(id=id)) for id in ("a", "b")]
-        fences = {session.fence for session in made}
-        assert len(fences) == 2
-        assert all(len(fence) >= 12 for fence in fences)
-        changed = await store.put_session(replace(made[0], title="New", fence="guessed"))
-        assert changed.fence == made[0].fence
-        assert (await store.gather(made[0].key, tokens=0)).fence == made[0].fence
+        delimiters = {session.delimiter for session in made}
+        assert len(delimiters) == 2
+        assert all(len(delimiter) >= 12 for delimiter in delimiters)
+        changed = await store.put_session(replace(made[0], title="New", delimiter="guessed"))
+        assert changed.delimiter == made[0].delimiter
+        assert (await store.gather(made[0].key, tokens=0)).delimiter == made[0].delimiter
 
     @on_store
     async def test_a_session_names_the_message_its_title_was_made_from(self, store: Store) -> None:
@@ -1160,7 +1160,7 @@ class StoreContract:
         for rewrite in (False, True):
             done = await store.clean(sessions=[key, other], rewrite=rewrite, probes=[b"0" * 40])
             assert done.done
-            assert (done.found, done.again) == (0, False)
+            assert (list(done.found), done.again) == ([], False)
             assert all(all(residue) for residue in done.residues)
         assert (await store.describe(key), await store.read(key)) == before
         assert (await store.append(key, [user("d")]))[0].seq == 4

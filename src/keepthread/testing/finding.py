@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from keepthread.errors import InvalidInput, SessionGone, Stale
 from keepthread.protocols import Searchable, Store
-from keepthread.recall.chunks import parts_of, sittings_of
+from keepthread.recall.chunks import parts_of, segments_of
 from keepthread.recall.positions import VIEW, length_of, part_of, place, seq_of
 from keepthread.recall.words import words_of
 from keepthread.testing import ManualClock
@@ -23,8 +23,8 @@ from keepthread.types import (
     MessageFilter,
     Part,
     Scope,
+    Segment,
     SessionKey,
-    Sitting,
     Unread,
 )
 
@@ -94,10 +94,10 @@ async def read_on(store: Store, view: str = VIEW, *, limit: int = 100, **scope: 
             messages = await store.read(read.session, after=read.until, limit=limit)
             until = messages[-1].seq
             parts = [p for message in messages for p in parts_of(int(read.session), message)]
-            sittings = sittings_of(read, messages, parts)
-            await finder.index(view, read, until, parts, sittings)
-            last = sittings[-1] if sittings else read.sitting
-            read = read._replace(until=until, sitting=last)  # noqa: PLW2901
+            segments = segments_of(read, messages, parts)
+            await finder.index(view, read, until, parts, segments)
+            last = segments[-1] if segments else read.segment
+            read = read._replace(until=until, segment=last)  # noqa: PLW2901
 
 
 async def embed(store: Store, *, ids: bool = False, view: str = VECTORS) -> dict[int, Embedding]:
@@ -221,6 +221,22 @@ class FinderContract:
         assert await where(finder, "tea", max_places=0, session=second) == [[]]
 
     @on_finder
+    async def test_of_a_frequent_word_earlier_places_beside_a_rarer_one_are_given_too(
+        self, store: Store, finder: Searchable
+    ) -> None:
+        texts = ("tea milk", "tea", "milk", "tea oat milk", "tea", "tea")
+        await talk(store, *texts, owner="ana")
+        await talk(store, "tea oat", id="b", owner="bea")
+        await read_on(store)
+        words = ["tea", "tea²", "milk", "oat", "rye"]
+        for most, earlier in ((4, [1]), (3, []), (2, [4]), (1, [])):
+            found = await finder.places(VIEW, words, owner="ana", max_places=most)
+            older = {word: [seq_of(p) for p in each] for word, each in found.older.items() if each}
+            assert older == ({"tea": earlier} if earlier else {}), most
+        found = await finder.places(VIEW, words, owner="ana")
+        assert not any(found.older.values())
+
+    @on_finder
     async def test_a_filter_is_applied_before_the_last_places_are_taken(
         self, store: Store, finder: Searchable
     ) -> None:
@@ -252,7 +268,7 @@ class FinderContract:
             found = await finder.places(VIEW, ["tea", "tea²"], only=only, max_places=most, **scope)
             places = [[seq_of(p) for p in found.places[word]] for word in ("tea", "tea²")]
             assert places == [last, last]
-            assert {sitting.session for sitting in found.sittings} == {key}
+            assert {segment.session for segment in found.segments} == {key}
         everywhere = await finder.places(VIEW, ["tea"], only=MessageFilter(until=12 * _HOUR))
         assert len(everywhere.places["tea"]) == 6
         with refused(SessionGone):
@@ -279,22 +295,22 @@ class FinderContract:
                 assert [seq_of(place) for place in found] == seqs
 
     @on_finder
-    async def test_sittings_grow_and_begin(self, store: Store, finder: Searchable) -> None:
+    async def test_segments_grow_and_begin(self, store: Store, finder: Searchable) -> None:
         key = await talk(store, "tea is fine")
         began = self.clock.now
         await read_on(store)
         self.clock.advance(_HOUR)
         await store.append(key, [assistant("it is")])
         await read_on(store)
-        [sitting] = (await finder.places(VIEW, [], session=key)).sittings
-        assert sitting == Sitting(key, 1, began, self.clock.now, 2, 5, 1)
+        [segment] = (await finder.places(VIEW, [], session=key)).segments
+        assert segment == Segment(key, 1, began, self.clock.now, 2, 5, 1)
         self.clock.advance(24 * _HOUR)
         await store.append(key, [user("good morning")])
         [read] = await finder.unread(VIEW)
-        assert read.sitting == sitting
+        assert read.segment == segment
         await read_on(store)
-        last = Sitting(key, 3, self.clock.now, self.clock.now, 1, 2, 0)
-        assert list((await finder.places(VIEW, [])).sittings) == [sitting, last]
+        last = Segment(key, 3, self.clock.now, self.clock.now, 1, 2, 0)
+        assert list((await finder.places(VIEW, [])).segments) == [segment, last]
 
     @on_finder
     async def test_another_way_of_telling_words_apart_reads_all_anew(
@@ -302,13 +318,13 @@ class FinderContract:
     ) -> None:
         key = await talk(store, "tea", "coffee")
         read = Unread(key, 0, 2, 0)
-        sitting = Sitting(key, 1, 1.0, 2.0, 1, 1, 0)
-        await finder.index("words:old", read, 1, [hand_made(key, 1, "old")], [sitting])
+        segment = Segment(key, 1, 1.0, 2.0, 1, 1, 0)
+        await finder.index("words:old", read, 1, [hand_made(key, 1, "old")], [segment])
         assert await finder.unread(VIEW) == [read]
         assert await where(finder, "old") == [[]]
         await read_on(store)
         assert await where(finder, "tea coffee old") == [[1], [2], []]
-        assert [s.parts for s in (await finder.places(VIEW, [])).sittings] == [2]
+        assert [s.parts for s in (await finder.places(VIEW, [])).segments] == [2]
 
     @on_finder
     async def test_each_view_knows_the_sessions_it_has_not_read(
@@ -353,7 +369,7 @@ class FinderContract:
 
         async def parts() -> list[tuple[SessionKey, int]]:
             found = await finder.places(VIEW, [], owner="ana")
-            return [(sitting.session, sitting.parts) for sitting in found.sittings]
+            return [(segment.session, segment.parts) for segment in found.segments]
 
         assert await parts() == [(key, 1) for key in keys]
         await store.append(keys[2], [user("milk"), user("tea")])
@@ -420,7 +436,7 @@ class FinderContract:
         assert await where(finder, "tea", session=two, owner="bea") == [[]]
         assert await where(finder, "tea") == [[1, 1, 2]]
         assert await where(foreign, "tea") == [[3]]
-        assert {s.session for s in (await finder.places(VIEW, [], owner="ana")).sittings} == {
+        assert {s.session for s in (await finder.places(VIEW, [], owner="ana")).segments} == {
             one,
             two,
         }
@@ -486,7 +502,7 @@ class FinderContract:
         with refused(InvalidInput):
             await finder.index(VIEW, read, 3, [], [])
         with refused(InvalidInput):
-            await finder.index(VIEW, read, 2, [], [Sitting(two, 1, 1.0, 1.0, 1, 1, 0)])
+            await finder.index(VIEW, read, 2, [], [Segment(two, 1, 1.0, 1.0, 1, 1, 0)])
         assert len(await finder.unread(VIEW)) == 2
 
     # --- more than one reader ---
@@ -508,12 +524,12 @@ class FinderContract:
         [read] = await finder.unread(VIEW)
         messages = await store.read(key)
         parts = [p for message in messages for p in parts_of(int(key), message)]
-        sittings = sittings_of(read, messages, parts)
-        readers = [finder.index(VIEW, read, 20, parts, sittings) for _ in range(4)]
+        segments = segments_of(read, messages, parts)
+        readers = [finder.index(VIEW, read, 20, parts, segments) for _ in range(4)]
         ends = await asyncio.gather(*readers, return_exceptions=True)
         assert [type(end) for end in ends if end] == [Stale] * 3
         assert await where(finder, "tea") == [list(range(1, 21))]
-        assert [s.parts for s in (await finder.places(VIEW, [])).sittings] == [20]
+        assert [s.parts for s in (await finder.places(VIEW, [])).segments] == [20]
 
     @on_finder
     async def test_what_was_read_before_an_erasure_is_refused(
@@ -563,8 +579,8 @@ class FinderContract:
         assert set(await finder.vectors(VECTORS, list(made))) == set(left)
         assert set(await finder.nearest(VECTORS, vector(0))) == set(left)
         assert [p.message.seq for p in (await finder.fetch(list(made)))[0]] == [1, 3]
-        [sitting] = (await finder.places(VIEW, [])).sittings
-        assert (sitting.parts, sitting.length, sitting.answers) == (2, 5, 0)
+        [segment] = (await finder.places(VIEW, [])).segments
+        assert (segment.parts, segment.length, segment.answers) == (2, 5, 0)
         assert await finder.unread(VIEW) == []
         await store.append(key, [user("more tea")])
         await read_on(store)
@@ -580,7 +596,7 @@ class FinderContract:
         await store.erase(key, [1, 2, 3, 4])
         await read_on(store)
         assert await where(finder, "tea secret too milk") == [[], [], [], [5]]
-        assert [s.parts for s in (await finder.places(VIEW, [])).sittings] == [1]
+        assert [s.parts for s in (await finder.places(VIEW, [])).segments] == [1]
 
     @on_finder
     async def test_a_deleted_session_is_in_no_view(self, store: Store, finder: Searchable) -> None:
@@ -595,7 +611,7 @@ class FinderContract:
         left = [place for place in sorted(made) if place > first_place(key, 9)]
         assert [part.place for part in await finder.parts(VIEW, list(made))] == left
         assert sorted(await finder.vectors(VECTORS, list(made))) == left
-        assert key not in {s.session for s in (await finder.places(VIEW, [])).sittings}
+        assert key not in {s.session for s in (await finder.places(VIEW, [])).segments}
         again = await talk(store, "water", owner="ana")
         assert await finder.unread(VIEW) == [Unread(again, 0, 1, 0)]
         assert await where(finder, "tea", session=again) == [[]]
@@ -705,10 +721,10 @@ class FinderContract:
         await finder.drop_view(VIEW)
         assert await where(finder, "tea") == [[]]
         assert await finder.parts(VIEW, list(made)) == []
-        assert list((await finder.places(VIEW, [])).sittings) == []
+        assert list((await finder.places(VIEW, [])).segments) == []
         assert await finder.vectors(VECTORS, list(made)) == made
         [read] = await finder.unread(VIEW)
-        assert (read.until, read.sitting) == (0, None)
+        assert (read.until, read.segment) == (0, None)
         await read_on(store)
         assert await where(finder, "tea") == [[1]]
         await finder.drop_view("never:seen")

@@ -96,5 +96,5 @@ def _similar(error: UnicodeError) -> tuple[str | bytes, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     lacking = error.object[error.start : error.end]
-    told = (_SIMILAR.get(c) or c.encode("ascii", "backslashreplace").decode() for c in lacking)
-    return "".join(told), error.end
+    shown = (_SIMILAR.get(c) or c.encode("ascii", "backslashreplace").decode() for c in lacking)
+    return "".join(shown), error.end

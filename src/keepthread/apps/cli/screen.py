@@ -23,7 +23,7 @@ from keepthread.apps.cli.sanitize import sanitize
 from keepthread.context.diff import ChangedPart, Difference, Move
 from keepthread.context.ranges import written
 from keepthread.context.why import Why, letters_of
-from keepthread.protocols import Progress as Tell
+from keepthread.protocols import Progress as ReportProgress
 from keepthread.types import Choice, Hidden, Message, SessionInfo, Verification
 
 if TYPE_CHECKING:
@@ -345,7 +345,7 @@ class Screen:
     # --- progress ---
 
     @contextmanager
-    def progress(self, label: str, unit: str, *, then: str = "") -> Generator[Tell]:
+    def progress(self, label: str, unit: str, *, then: str = "") -> Generator[ReportProgress]:
         """Draw a progress bar on stderr during a long operation, and remove it afterwards.
 
         Until the total is known, the bar only shows activity. When the numbers begin again, the bar
@@ -354,27 +354,27 @@ class Screen:
         bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
-            TextColumn("{task.fields[told]}"),
+            TextColumn("{task.fields[shown]}"),
             TimeRemainingColumn(),
             console=Console(file=sys.stderr, highlight=False),
             redirect_stdout=False,  # it may be carrying data
             transient=True,
         )
         with bar:
-            task = bar.add_task(label, total=None, told="")
+            task = bar.add_task(label, total=None, shown="")
             before, whole = 0, False
 
-            def tell(done: int, total: int) -> None:
+            def report(done: int, total: int) -> None:
                 nonlocal before, whole
                 if done < before or (then and whole):
                     bar.reset(task, description=then or label)
                 before, whole = done, done >= total
                 sizes = (size_of(done), size_of(total)) if unit == "bytes" else ()
                 done_of, total_of = sizes or (f"{done:,}", f"{total:,} {unit}")
-                told = f"{done / max(1, total):>4.0%} {done_of} of {total_of}"
-                bar.update(task, completed=done, total=max(1, total), told=told)
+                shown = f"{done / max(1, total):>4.0%} {done_of} of {total_of}"
+                bar.update(task, completed=done, total=max(1, total), shown=shown)
 
-            yield tell
+            yield report
 
     # --- inside ---
 

@@ -86,7 +86,7 @@ class ModelList(NamedTuple):
     """Whether it asks for a key, or for another."""
 
     @property
-    def told(self) -> str:
+    def note(self) -> str:
         """Return the problem, if there is one, as a sentence for a person."""
         if not self.problem:
             return ""
@@ -106,8 +106,8 @@ def list_models(settings: ModelSettings, key: str | None) -> ModelList:
 
     address = address_of(settings)
     try:
-        told: list[dict[str, Any]] = json.loads(_asked(settings, key))["data"]
-        newest = sorted(told, key=lambda each: -each.get("created", 0))
+        models: list[dict[str, Any]] = json.loads(_asked(settings, key))["data"]
+        newest = sorted(models, key=lambda each: -each.get("created", 0))
         return ModelList([each["id"] for each in newest if isinstance(each["id"], str)])
     except HTTPError as error:
         if error.code in _DENIED:

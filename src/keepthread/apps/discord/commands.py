@@ -57,8 +57,8 @@ class BotCommands:
     async def _forget(self, heard: Heard) -> str:
         """Erase what a person wrote and what is known of them; this works in every place."""
         done = await self._talks.forget(heard.person, heard.id)
-        told = f"{counted(done.messages, 'message')} and {counted(done.facts, 'fact')}"
-        return f"Done: {told} of yours erased. New messages of yours are kept again."
+        erased = f"{counted(done.messages, 'message')} and {counted(done.facts, 'fact')}"
+        return f"Done: {erased} of yours erased. New messages of yours are kept again."
 
     async def _clear(self, heard: Heard) -> str:
         if not self._is_allowed(heard):
@@ -121,9 +121,9 @@ class BotCommands:
 
 def _line(fact: Fact) -> str:
     """Return a fact in one line that no text in it can end or format."""
-    told = f"{fact.subject}: {fact.text}" if fact.subject else fact.text
-    told = f"{told} (agent {fact.agent})" if fact.agent else told
-    told = " ".join(told.replace("`", "'").split())
+    text = f"{fact.subject}: {fact.text}" if fact.subject else fact.text
+    text = f"{text} (agent {fact.agent})" if fact.agent else text
+    text = " ".join(text.replace("`", "'").split())
     if fact.state != "quarantined":
-        return f"- {told}"
-    return f"- {told} (not used yet: {FACTS} confirm {fact.key[-_SHOWN_KEY:]})"
+        return f"- {text}"
+    return f"- {text} (not used yet: {FACTS} confirm {fact.key[-_SHOWN_KEY:]})"

@@ -28,7 +28,7 @@ class PersonState(NamedTuple):
 
 
 class People:
-    """Who wrote under which names, on the shelf of the tenant."""
+    """Who wrote under which names, in a record of the tenant."""
 
     def __init__(self, store: Store) -> None:
         """Look into a store."""

@@ -1,4 +1,4 @@
-"""A long answer in parts that fit: cut between paragraphs, lines or words, code kept in fences."""
+"""A long answer in parts that fit: cut between paragraphs, lines or words, keeping code fences."""
 
 import re
 import unicodedata
@@ -25,7 +25,7 @@ _VIRAMA: Final = 9
 def parts(text: str, limit: int = LIMIT) -> list[str]:
     """Split a text into parts of at most `limit` UTF-16 units, none of them blank.
 
-    A fence of code that is open at a cut is closed there, and opened again after it. Runs of
+    A code fence that is open at a cut is closed there, and opened again after it. Runs of
     more than 16 backticks are shortened to 16: repeated in each part, they would fill it.
     """
     found: list[str] = []
@@ -52,12 +52,12 @@ def _end(text: str, room: int, fence: str) -> int:
     fences = list(_FENCE.finditer(text, 0, end))
     opens = len(fences) % 2 == (0 if fence else 1)
     if fences and opens and fences[-1].start() and not text[fences[-1].end() : end].strip():
-        return fences[-1].start()  # no fence is opened in front of a cut
+        return fences[-1].start()  # no code fence is opened in front of a cut
     return end
 
 
 def _open_after(text: str, fence: str) -> str:
-    """Return how to open again the fence that is open after a text; empty if none is."""
+    """Return how to reopen the code fence that is open after a text; empty if none is."""
     for found in _FENCE.finditer(text):
         fence = "" if fence else f"{_OPENING}{found[1]}"
     return fence

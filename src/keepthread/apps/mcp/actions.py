@@ -29,12 +29,12 @@ from keepthread.apps.mcp.definitions import (
 from keepthread.apps.mcp.quotations import (
     as_text,
     found_messages,
-    new_fence,
+    new_delimiter,
     quoted_facts,
     read_messages,
     session_id,
 )
-from keepthread.context.quoting import fenced, sanitize
+from keepthread.context.quoting import delimited, sanitize
 from keepthread.context.rendering import label
 from keepthread.errors import InvalidInput, KeepthreadError, NotFound, SessionNotFound, TooLarge
 from keepthread.memory.facts.model_tools import checked_arguments
@@ -176,7 +176,7 @@ class ClientMemory:
         hits = await self._found(topic, HITS)
         live, _ = await self._facts(topic)
         quoted = [*quoted_facts(live[:HITS]), *found_messages(hits, topic)]
-        asked = fenced(topic, new_fence(), "topic")
+        asked = delimited(topic, new_delimiter(), "topic")
         return "\n".join([_ASKED, asked, _AS_DATA, as_text(quoted, empty=_NOTHING_FOUND)])
 
     async def related(self, prompt: str, admits: Callable[[SessionInfo], bool]) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from keepthread.apps.mcp.definitions import SESSIONS_URI
-from keepthread.context.quoting import fenced, flat
+from keepthread.context.quoting import delimited, flat
 from keepthread.context.rendering import attachment_note, label
 from keepthread.context.trust import origin_of
 from keepthread.errors import InvalidInput
@@ -31,28 +31,30 @@ _CUT: Final = "…"
 _UNKNOWN: Final = "unknown date"
 
 
-def new_fence() -> str:
+def new_delimiter() -> str:
     """Return a delimiter that nobody could have foreseen."""
     return secrets.token_hex(8)
 
 
 def found_messages(hits: Sequence[Hit], query: str) -> list[dict[str, Any]]:
     """Return the messages that a search found, each with the part that the query is about."""
-    fence, words = new_fence(), frozenset(words_of(query))
+    delimiter, words = new_delimiter(), frozenset(words_of(query))
 
     def around(text: str) -> str:
         return text if len(text) <= MAX_FOUND else snippet(text, words, MAX_FOUND)
 
-    return [_message(hit.session, hit.message, around(_body(hit.message)), fence) for hit in hits]
+    return [
+        _message(hit.session, hit.message, around(_body(hit.message)), delimiter) for hit in hits
+    ]
 
 
 def read_messages(session: str, messages: Iterable[Message]) -> list[dict[str, Any]]:
     """Return messages of one session, long ones from their beginning."""
-    fence = new_fence()
-    return [_message(session, each, _cut(_body(each), MAX_READ), fence) for each in messages]
+    delimiter = new_delimiter()
+    return [_message(session, each, _cut(_body(each), MAX_READ), delimiter) for each in messages]
 
 
-def _message(session: str, message: Message, text: str, fence: str) -> dict[str, Any]:
+def _message(session: str, message: Message, text: str, delimiter: str) -> dict[str, Any]:
     origin, date, where = origin_of(message), date_of(message.created_at), session_uri(session)
     names = [f"{where}, position {message.seq}"]
     if message.name:
@@ -66,7 +68,7 @@ def _message(session: str, message: Message, text: str, fence: str) -> dict[str,
         "role": message.role,
         "origin": origin,
         "date": date,
-        "quote": fenced(f"{', '.join(names)}\n{text}", fence, title),
+        "quote": delimited(f"{', '.join(names)}\n{text}", delimiter, title),
     }
 
 
@@ -86,13 +88,15 @@ def _cut(text: str, most: int) -> str:
 
 def quoted_facts(facts: Iterable[Fact]) -> list[dict[str, Any]]:
     """Return facts, each with its key and as a quotation."""
-    fence = new_fence()
+    delimiter = new_delimiter()
     return [
         {
             "key": fact.key,
             "origin": fact.origin,
             "since": (date := date_of(fact.since)),
-            "quote": fenced(_statement(fact), fence, f"fact, origin {fact.origin}, since {date}"),
+            "quote": delimited(
+                _statement(fact), delimiter, f"fact, origin {fact.origin}, since {date}"
+            ),
         }
         for fact in facts
     ]

@@ -203,9 +203,9 @@ class Extractor:
         owner = batch.session.owner
         visible = [m for m in batch.messages if not batch.marks.hides(m.seq)]
         turns = await self._turns(batch)
-        telling = [m for m in visible if news_in(m)]
-        doubted = [m for m in telling if trust_of(m, turns[m.turn], owner=owner) in QUARANTINED]
-        people = [m for m in telling if m not in doubted]
+        with_news = [m for m in visible if news_in(m)]
+        doubted = [m for m in with_news if trust_of(m, turns[m.turn], owner=owner) in QUARANTINED]
+        people = [m for m in with_news if m not in doubted]
         found: list[_Proposed] = []
         for group in filter(None, (people, doubted)):
             proposed = await self._ask(batch.session, group)
@@ -236,11 +236,11 @@ class Extractor:
         self, session: SessionInfo, messages: Sequence[Message]
     ) -> list[Proposal] | None:
         """Return the model's proposals; None if its answer is invalid."""
-        fence = session.fence or derived_id("fence", session.key)[:12]
+        delimiter = session.delimiter or derived_id("delimiter", session.key)[:12]
         model = self.extraction.model
         reply = await model.complete(
-            [Message(role="user", content=shown(messages, fence))],
-            system=ORDERS.format(fence=fence),
+            [Message(role="user", content=shown(messages, delimiter))],
+            system=ORDERS.format(delimiter=delimiter),
             schema=SCHEMA,
             max_tokens=_MOST_TOKENS,
         )

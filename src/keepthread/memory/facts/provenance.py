@@ -26,8 +26,8 @@ _OWN_TOOLS: Final = (REMEMBER, SEARCH)
 _PAGE: Final = 100
 _MOST_PAGES: Final = 10
 _UNKNOWN: Final = Message(role="tool", origin="tool")
-_HEAD: Final = re.compile(r"\[.*quoted, fence \w+\]\s*$")
-_END: Final = re.compile(r"\[end of quote, fence \w+\]\s*$")
+_HEAD: Final = re.compile(r"\[.*quoted, delimiter \w+\]\s*$")
+_END: Final = re.compile(r"\[end of quote, delimiter \w+\]\s*$")
 
 
 def trust_of(message: Message, turn: Iterable[Message], *, owner: str, subject: str = "") -> Origin:
@@ -56,13 +56,13 @@ def news_in(message: Message) -> str:
     if message.role == "tool" and (message.name in _OWN_TOOLS or is_receipt(message)):
         return ""
     lines: list[str] = []
-    fenced = False
+    delimited = False
     for line in message.content.splitlines():
         if _HEAD.match(line) and not _END.match(line):
-            fenced = True
-        elif fenced and _END.match(line):
-            fenced = False
-        elif not fenced and not line.lstrip().startswith(">"):
+            delimited = True
+        elif delimited and _END.match(line):
+            delimited = False
+        elif not delimited and not line.lstrip().startswith(">"):
             lines.append(line)
     return "\n".join(lines).strip()
 

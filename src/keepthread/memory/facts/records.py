@@ -97,11 +97,11 @@ def key_of(fact: Noted, owner: str, messages: Sequence[Message]) -> str:
     millis = min(int(fact.at * 1000), (1 << 48) - 1)
     if messages:
         sources = [part for m in messages for part in (m.id, m.digest.hex())]
-        told = said(fact) if fact.attribute else ""
+        statement = said(fact) if fact.attribute else ""
     else:
-        sources, told = [repr(fact.at)], said(fact)
+        sources, statement = [repr(fact.at)], said(fact)
     kind = f"{FACT}:{fact.agent}" if fact.agent else FACT
-    id = derived_id(kind, owner, *slot_of(fact)[1:], told, *sources)
+    id = derived_id(kind, owner, *slot_of(fact)[1:], statement, *sources)
     return f"{millis:0{_TIME}x}{id[_TIME:]}"
 
 

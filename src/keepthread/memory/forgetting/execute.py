@@ -352,7 +352,7 @@ class Erasure:
         owners = [self._sessions[key].owner for key in touched if key in self._sessions]
         living = Living(self._store, owners, probes, self._reader)
         if cleaning.found:
-            await living.search(self._progress)
+            await living.search(cleaning.found, self._progress)
             probes = [probe for probe in probes if probe not in living.held]
             again = await self._store.clean(probes=probes)
             if again.found and not again.again:  # in unused space, which only a rewrite removes
@@ -366,7 +366,7 @@ class Erasure:
             probes=len(probes) + len(living.held - living.shown),
             excluded=len(living.shown),
             searched=tuple(cleaning.searched),
-            found=cleaning.found,
+            found=len(cleaning.found),
             repeated=self._repeated(living),
             residues=(*receipt.residues, *cleaning.residues),
         )

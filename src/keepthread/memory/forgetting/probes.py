@@ -25,8 +25,8 @@ class Probes:
     def offer(self, message: Message) -> None:
         """Take the most distinctive piece of a message, if it has one."""
         if pieces := pieces_of(message):
-            piece = max(pieces, key=_tells)
-            self._best[piece] = _tells(piece)
+            piece = max(pieces, key=_distinctiveness)
+            self._best[piece] = _distinctiveness(piece)
         if len(self._best) > 2 * MOST:
             self._best = dict(self._in_order()[:MOST])
 
@@ -72,6 +72,6 @@ def _whole_characters(data: bytes) -> bytes:
     return data.decode("utf-8", "ignore").encode()
 
 
-def _tells(piece: bytes) -> int:
+def _distinctiveness(piece: bytes) -> int:
     """Return how distinctive a piece is: the number of its different characters."""
     return len(set(piece.decode()))

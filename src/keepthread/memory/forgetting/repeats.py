@@ -79,6 +79,7 @@ class Living:
         readers = [] if reader is None else [reader]
         self._owners = list(dict.fromkeys((*owners, *readers)))
         self._probes = probes
+        self._wanted: Sequence[bytes] = ()
         self._reader = reader
         self.shown: set[bytes] = set()
         """The probes that were found where the reader may look."""
@@ -90,12 +91,13 @@ class Living:
         """Whether the search ended with enough places, so that there may be more."""
         self._reading = ReadCount(None)
 
-    async def search(self, progress: Progress | None = None) -> None:
-        """Read the records and messages of the owners, then those of others until all is found.
+    async def search(self, wanted: Sequence[bytes], progress: Progress | None = None) -> None:
+        """Read what the owners have, then what others have until the wanted probes are found.
 
         So what everybody says, such as a greeting, does not make a search read everything.
         `progress` is called with the messages read so far, and all that may have to be read.
         """
+        self._wanted = wanted
         if progress:
             total = sum([info.messages async for info in every_session(self._store)])
             self._reading = ReadCount(progress, total)
@@ -106,7 +108,7 @@ class Living:
         async for info in every_session(self._store):
             if info.owner not in self._owners:
                 await self._search_session(info)
-                if self._all_held():
+                if self._is_done(info.owner):
                     return
         for owner in await self._store.owners():
             if owner not in self._owners:
@@ -114,24 +116,30 @@ class Living:
         await self._search_records(Scope(), "", "the tenant")
 
     def _all_held(self) -> bool:
-        return self.held.issuperset(self._probes)
+        return self.held.issuperset(self._wanted)
 
     async def _search_owner(self, owner: str) -> None:
         async for info in every_session(self._store, owner):
-            if self._is_enough():
-                self.is_cut = True
+            if self._is_done(owner):
                 return
             await self._search_session(info)
         await self._search_records(Scope(owner=owner), owner, owner)
 
-    def _is_enough(self) -> bool:
-        return len(self.places) >= MAX_PLACES and self.shown.issuperset(self._probes)
+    def _is_done(self, owner: str) -> bool:
+        """Return whether the rest of an owner's data needs no reading, and note if it is cut."""
+        if owner not in self._owners:
+            return self._all_held()
+        is_enough = len(self.places) >= MAX_PLACES and self.shown.issuperset(self._wanted)
+        self.is_cut |= is_enough
+        return is_enough
 
     async def _search_session(self, info: SessionInfo) -> None:
         for detail in details_of(info):
             self._note(self._in(detail), info.owner, detail.where)
         with suppress(SessionGone):
             await self._search_log(info)
+        if self._is_done(info.owner):
+            return
         whose = f"session {info.id!r}"
         await self._search_records(Scope(session=info.key), info.owner, whose)
 
@@ -158,6 +166,8 @@ class Living:
                 found = held_by(message, self._probes)
                 self._note(found, info.owner, f"session {info.id!r} at {message.seq}")
             after = page[-1].seq
+            if self._is_done(info.owner):
+                return
 
     def _note(self, found: set[bytes], owner: str, where: str) -> None:
         self.held |= found

@@ -6,7 +6,7 @@ from typing import Final
 
 from keepthread.errors import SessionGone, Stale
 from keepthread.protocols import Progress, Searchable, Store
-from keepthread.recall.chunks import parts_of, sittings_of
+from keepthread.recall.chunks import parts_of, segments_of
 from keepthread.recall.positions import VIEW
 from keepthread.types import SessionKey, Unread
 
@@ -26,7 +26,7 @@ async def read_on(
     while unread := await finder.unread(VIEW, owner=owner, session=session):
         total = max(total, done + sum(each.last - each.until for each in unread))
         for each in unread:
-            done += await _read(store, finder, each, partial(_tell, progress, total, done))
+            done += await _read(store, finder, each, partial(_report, progress, total, done))
 
 
 async def read_all(store: Store, finder: Searchable, unread: Sequence[Unread]) -> None:
@@ -35,13 +35,15 @@ async def read_all(store: Store, finder: Searchable, unread: Sequence[Unread]) -
         await _read(store, finder, each, lambda _: None)
 
 
-async def _read(store: Store, finder: Searchable, read: Unread, tell: Callable[[int], None]) -> int:
+async def _read(
+    store: Store, finder: Searchable, read: Unread, report: Callable[[int], None]
+) -> int:
     """Index one session up to the end that was seen; another process may do the same."""
     begun = read.until
     try:
         while read.until < read.last:
             read = await _read_page(store, finder, read)
-            tell(read.until - begun)
+            report(read.until - begun)
     except (Stale, SessionGone):
         pass  # another process indexed it, or it was deleted; the caller asks for the rest
     return read.until - begun
@@ -52,11 +54,11 @@ async def _read_page(store: Store, finder: Searchable, read: Unread) -> Unread:
     until = messages[-1].seq if messages else read.last
     number = int(read.session)
     parts = [part for message in messages for part in parts_of(number, message)]
-    sittings = sittings_of(read, messages, parts)
-    await finder.index(VIEW, read, until, parts, sittings)
-    return read._replace(until=until, sitting=sittings[-1] if sittings else read.sitting)
+    segments = segments_of(read, messages, parts)
+    await finder.index(VIEW, read, until, parts, segments)
+    return read._replace(until=until, segment=segments[-1] if segments else read.segment)
 
 
-def _tell(progress: Progress | None, total: int, before: int, done: int) -> None:
+def _report(progress: Progress | None, total: int, before: int, done: int) -> None:
     if progress is not None:
         progress(min(before + done, total), total)

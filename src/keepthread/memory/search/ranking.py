@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from keepthread.memory.search.vectors import Vectors
 from keepthread.protocols import Searchable
-from keepthread.recall.bm25 import NOTHING, ideal_score
+from keepthread.recall.bm25 import MARKS, NOTHING, ideal_score
 from keepthread.recall.candidates import candidates
 from keepthread.recall.corpus import CorpusStats
 from keepthread.recall.positions import LENGTH_BITS, VIEW
@@ -17,8 +17,7 @@ from keepthread.recall.weights import Weights
 from keepthread.types import Embedding, Found, MessageFilter, Part, SessionKey, Unread
 
 CANDIDATES: Final = 400
-_MARKS: Final = ("", "²", "³")
-_TELLING: Final = 0.15
+_RELEVANT: Final = 0.15
 """The weighted share of a question's words that a relevant piece must hold."""
 _BY_MEANING: Final = 8
 _NEAREST: Final = 100
@@ -44,12 +43,12 @@ class Ranking(NamedTuple):
     """Score by words of a piece that holds all of them."""
     by_vectors: bool
 
-    def telling(self) -> list[Ranked]:
+    def relevant(self) -> list[Ranked]:
         """Return the pieces that hold, or are next to, a good part of the question's words.
 
         With vectors the first few are included as well: they may use other words.
         """
-        least, first = _TELLING * self.ideal_score, _BY_MEANING if self.by_vectors else 0
+        least, first = _RELEVANT * self.ideal_score, _BY_MEANING if self.by_vectors else 0
         strengths = self.strengths
         return [
             each
@@ -100,8 +99,8 @@ async def ranked(
     also: Sequence[int] = ()
     if vectors is not None and vector is not None and not vector.ids:
         also = await finder.nearest(vectors.view, vector, **scope._asdict(), limit=_NEAREST)
-    stats = CorpusStats.of(found.sittings)
-    found = found._replace(sittings=stats)
+    stats = CorpusStats.of(found.segments)
+    found = found._replace(segments=stats)
     confined = scope.only is not None
     best = candidates(asked, found, most=most, also=also, stats=stats, confined=confined)
     if not neighbours and vector is None:
@@ -139,15 +138,16 @@ async def _found(
 def _looked_for(asked: Query) -> list[str]:
     """Return the terms to look up: words, their counts, and their other forms."""
     plain = [word for word in asked.words if word not in asked.faint]
-    words = [f"{word}{mark}" for word in plain for mark in _MARKS]
+    words = [f"{word}{mark}" for word in plain for mark in MARKS]
     return [*words, *asked.faint, *chain.from_iterable(asked.forms.values())]
 
 
 def _with_forms(asked: Query, found: Found) -> Found:
     """Return the found positions, with those of other forms of a word among its own."""
-    places = dict(found.places)
-    for word, forms in asked.forms.items():
-        others = [found.places.get(form, ()) for form in forms]
-        if any(others):
-            places[word] = sorted({*places.get(word, ()), *chain.from_iterable(others)})
-    return found._replace(places=places)
+    places, older = dict(found.places), dict(found.older)
+    for lists in (places, older):
+        for word, forms in asked.forms.items():
+            others = [lists.get(form, ()) for form in forms]
+            if any(others):
+                lists[word] = sorted({*lists.get(word, ()), *chain.from_iterable(others)})
+    return found._replace(places=places, older=older)

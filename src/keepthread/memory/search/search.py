@@ -269,13 +269,13 @@ class Searching:
         everywhere: bool,
         before: int,
         room: int,
-        telling: bool,
+        relevant_only: bool,
     ) -> Relevant:
         """Rank messages by how they relate to a question, for a context with `room` tokens.
 
         `before` is the first position of that session that the context shows anyway; `everywhere`
-        recalls from all the owner's sessions. `telling` leaves room unused rather than fill it with
-        messages that have little to do with the question. `recalled` reads the messages.
+        recalls from all the owner's sessions. `relevant_only` leaves room unused rather than fill
+        it with messages that have little to do with the question. `recalled` reads the messages.
         """
         finder = await self.store.finder()
         if finder is None:
@@ -306,7 +306,7 @@ class Searching:
         )
         if self.vectors and not ranking.by_vectors:
             notes.append("the embedder did not answer in time: ranked by words alone")
-        some = ranking.telling() if telling else ranking.ranked
+        some = ranking.relevant() if relevant_only else ranking.ranked
         older = [each for each in some if not first <= each.place <= last]
         best = list(ranking.that_may_fit(older, room))
         return Relevant(best, ranking.stats, notes)

@@ -38,7 +38,7 @@ from keepthread.stores.validation import show
 from keepthread.types import Cleaning, Durability, Message, SessionInfo, SessionKey
 
 _DELIVER: Final = "Deliver what waits in it with keepthread at commit {}"
-OUTBOX: Final = Format("outbox", 0x6B747370, FORMAT, TABLES, _DELIVER)  # "ktsp"
+OUTBOX: Final = Format("outbox", 0x6B747370, FORMAT, TABLES, _DELIVER, ("342397a",))  # "ktsp"
 SYNCHRONOUS: Final[dict[Durability, str]] = {"process": "NORMAL", "power": "FULL"}
 _TIMEOUT: Final = 1.0
 

@@ -325,7 +325,7 @@ async def gather(engine: PgEngine, tenant: int, sid: int, wanted: Gather) -> Gat
     if not session[1]:
         name = session[3].decode("utf-8", "replace")
         raise Damaged(f"the record of session {name!r} is damaged; run `verify`")
-    prompt, fence = sessions.prompt_and_fence(session[5])
+    prompt, delimiter = sessions.prompt_and_delimiter(session[5])
     messages.reverse()
     if any(message.state == "damaged" for message in messages):
         messages = await careful_tail(
@@ -338,7 +338,7 @@ async def gather(engine: PgEngine, tenant: int, sid: int, wanted: Gather) -> Gat
         found.sort(key=lambda record: record.key)  # text sorts by code point, as keys do
     chosen = [record for kind in (*kinds, *follow) for record in records.get(kind.encode(), ())]
     made_of = [sources[seq] for seq in sorted(sources)]
-    return Gathered(prompt, messages, chosen, made_of, fence, more)
+    return Gathered(prompt, messages, chosen, made_of, delimiter, more)
 
 
 def _cut(records: list[Record], limit: int) -> bool:

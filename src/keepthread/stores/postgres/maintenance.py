@@ -86,7 +86,7 @@ class _Cleaner:
             await self._move_log()
         self._residues.append(_ELSEWHERE)
         again = not alone or (self._rewrite and bool(busy))
-        return Cleaning(self._done, (), 0, self._residues, again=again)
+        return Cleaning(self._done, (), (), self._residues, again=again)
 
     async def _outlast(self) -> bool:
         """Wait for transactions that may still see erased rows: a rewrite keeps the rows for them.

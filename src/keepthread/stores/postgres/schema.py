@@ -20,8 +20,21 @@ _FILES: Final = (
     "vectors",
     "views",
 )
-FORMAT: Final = 25
+FORMAT: Final = 26
 """The format this keepthread reads and writes; every edit of the schema raises it."""
+READERS: Final = (
+    "06bc1be",
+    "97169f4",
+    "3738533",
+    "342397a",
+    "7883e92",
+    "06d9ea0",
+    "0bb6d60",
+    "4b0347d",
+    "3b81ce5",
+    "639747a",
+)
+"""The last commits that read the formats before this one, that of the newest last."""
 
 
 def _read(name: str) -> bytes:

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from keepthread.recall.bm25 import newest
 from keepthread.recall.corpus import CorpusStats
 from keepthread.recall.positions import LENGTH_BITS, MESSAGE, MOST_LENGTH, MOST_SEQ
 from keepthread.stores.postgres import records, sessions, words
@@ -10,7 +11,7 @@ from keepthread.stores.postgres import vectors as points
 from keepthread.stores.postgres.engine import PgEngine, Rows
 from keepthread.stores.postgres.log import decode
 from keepthread.stores.postgres.schema import SQL
-from keepthread.stores.records import check_filter, check_places, check_sittings, role_bits, sid_of
+from keepthread.stores.records import check_filter, check_places, check_segments, role_bits, sid_of
 from keepthread.stores.validation import check_count, check_id
 from keepthread.types import (
     Embedding,
@@ -19,12 +20,12 @@ from keepthread.types import (
     Part,
     Placed,
     Record,
+    Segment,
     SessionKey,
-    Sitting,
     Unread,
 )
 
-_SITTINGS, _CHANGES, _UNREAD = 0, -1, -2  # not numbers of words
+_SEGMENTS, _CHANGES, _UNREAD = 0, -1, -2  # not numbers of words; lower ones are of older places
 _MESSAGE, _RECORD, _COPY = 1, 2, 3  # types of fetched rows
 _UNKNOWN: Final = -1
 _AT_ONCE: Final = 50  # sessions removed from an index in one transaction
@@ -53,10 +54,10 @@ class PostgresFinder:
         read: Unread,
         until: int,
         parts: Sequence[Part],
-        sittings: Sequence[Sitting],
+        segments: Sequence[Segment],
     ) -> None:
         begun = _begun(view, read, until, [part.place for part in parts])
-        check_sittings(read, sittings)
+        check_segments(read, segments)
         tenant = await self._number()
         pieces = [
             [words.at_of(part.place) for part in parts],
@@ -65,7 +66,7 @@ class PostgresFinder:
             [part.speaker.encode("utf-8", "surrogatepass") for part in parts],
             [words.text_of((tenant, view), part) for part in parts],
         ]
-        runs = [[sitting[field] for sitting in sittings] for field in range(1, 7)]
+        runs = [[segment[field] for segment in segments] for field in range(1, 7)]
         await self._engine.call(SQL["index_words"], (tenant, *begun, *pieces, *runs))
 
     async def places(
@@ -94,7 +95,7 @@ class PostgresFinder:
         await self._check_session(scope, rows)
         found, changes = _found(asked, rows, max_places, stats)
         if cached and changes is not None:
-            self._engine.stats.keep(cached, changes, CorpusStats.of(found.sittings))
+            self._engine.stats.keep(cached, changes, CorpusStats.of(found.segments))
         return found
 
     async def parts(self, view: str, places: Sequence[int]) -> list[Part]:
@@ -199,9 +200,9 @@ def _begun(view: str, read: Unread, until: int, places: Iterable[int]) -> tuple[
     return (name, sid, read.epoch, read.until, until)
 
 
-def _unread(sid: int, until: int, last: int, epoch: int, *sitting: Any) -> Unread:
+def _unread(sid: int, until: int, last: int, epoch: int, *segment: Any) -> Unread:
     key = SessionKey(str(sid))
-    begun = None if sitting[0] is None else Sitting(key, *sitting)
+    begun = None if segment[0] is None else Segment(key, *segment)
     return Unread(key, until, last, epoch, begun)
 
 
@@ -221,8 +222,9 @@ def _found(
 
     `known` are the statistics at the count that was sent with the query.
     """
-    places: list[list[int]] = [[] for _ in asked]
-    sittings: dict[int, list[Sitting]] = {}
+    places: dict[str, list[int]] = {word: [] for word in asked}
+    earlier: dict[str, list[int]] = {}
+    segments: dict[int, list[Segment]] = {}
     base = CorpusStats()
     unread: list[Unread] = []
     changes: int | None = None
@@ -231,16 +233,21 @@ def _found(
             changes, base = sid, known if data else base
         elif number == _UNREAD:
             unread.append(words.unread_in(sid, data))
-        elif number == _SITTINGS:
-            sittings[sid] = list(words.sittings_in(sid, data))
+        elif number == _SEGMENTS:
+            segments[sid] = list(words.segments_in(sid, data))
+        elif number < _UNREAD:
+            word = asked[int(_UNREAD - number - 1)]
+            earlier.setdefault(word, []).extend(words.places_in(sid, data))
         else:
-            places[number - 1] += words.places_in(sid, data)
-    last = [sorted(each)[max(0, len(each) - max_places) :] for each in places]
+            places[asked[int(number - 1)]] += words.places_in(sid, data)
+    last, older = newest({word: sorted(each) for word, each in places.items()}, max_places)
+    for word, each in earlier.items():
+        older[word] = sorted({*each, *older.get(word, ())})[-max_places:]
     if not base:
-        base = CorpusStats.of([sitting for some in sittings.values() for sitting in some])
-    elif sittings:
-        base = base.changed(sittings)
-    return Found(dict(zip(asked, last, strict=True)), base, unread or ()), changes
+        base = CorpusStats.of([segment for some in segments.values() for segment in some])
+    elif segments:
+        base = base.changed(segments)
+    return Found(last, base, unread or (), older), changes
 
 
 def _placed(row: tuple[Any, ...]) -> Placed:

@@ -10,7 +10,7 @@ from psycopg.types.string import StrBinaryDumper
 
 from keepthread.errors import DurabilityTooLow, InvalidInput, NotIsolated, WrongFormat
 from keepthread.stores.postgres.engine import PgConnection, hung_up_after, translate
-from keepthread.stores.postgres.schema import FORMAT, SQL, schema
+from keepthread.stores.postgres.schema import FORMAT, READERS, SQL, schema
 from keepthread.stores.records import strength
 from keepthread.stores.validation import check_format
 from keepthread.types import Durability
@@ -74,7 +74,7 @@ class PgServer:
                     f" ({error.diag.message_primary}): run `keepthread migrate` as its owner"
                 ) from error
         if known:
-            check_format("the database", known, FORMAT)
+            check_format("the database", known, FORMAT, READERS)
         return known
 
     async def connect(self) -> PgConnection:

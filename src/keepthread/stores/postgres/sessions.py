@@ -118,11 +118,11 @@ async def delete(engine: PgEngine, tenant: int, sid: int, required: Condition) -
 
 
 @lru_cache(maxsize=1024)
-def prompt_and_fence(details: bytes) -> tuple[str | None, str]:
+def prompt_and_delimiter(details: bytes) -> tuple[str | None, str]:
     """Return a session's system prompt and delimiter, which a context needs."""
     # Every context needs it, and it rarely changes.
     fields = decode_details(details)
-    return fields["system_prompt"], fields.get("fence", "")
+    return fields["system_prompt"], fields.get("delimiter", "")
 
 
 def _decode(row: tuple[Any, ...]) -> SessionInfo:
@@ -155,4 +155,4 @@ def _decode(row: tuple[Any, ...]) -> SessionInfo:
     )
 
 
-register_cache(prompt_and_fence.cache_clear)
+register_cache(prompt_and_delimiter.cache_clear)

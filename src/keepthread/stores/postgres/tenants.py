@@ -42,7 +42,7 @@ async def drop(server: PgServer, engine: PgEngine, name: str, *, rewrite: bool) 
     ((had_keys,),) = await _run(server, SQL["drop_keys"], (name.encode(),))
     ((number,),) = await _run(server, SQL["begin_drop"], (name.encode(),))
     if not number:
-        return Cleaning(("its API keys were deleted",), (), 0) if had_keys else None
+        return Cleaning(("its API keys were deleted",), (), ()) if had_keys else None
     while (await engine.call(SQL["drop_some"], (number, _ROWS)))[0][0]:
         pass
     touched = maintenance.Touched(number, (), (), everything=True)

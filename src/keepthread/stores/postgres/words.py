@@ -14,17 +14,17 @@ from typing import Any, Final, TypeAlias
 from keepthread.recall.corpus import CorpusStats
 from keepthread.recall.positions import SESSION
 from keepthread.text_caches import register_cache, register_object
-from keepthread.types import Part, SessionKey, Sitting, Unread
+from keepthread.types import Part, Segment, SessionKey, Unread
 
 _LETTERS: Final = 5  # thirty bits: two words of an owner rarely collide
 _MAX_WORDS: Final = 50_000  # of a part; PostgreSQL's type holds at most a megabyte
 _AT: Final = (1 << SESSION) - 1
 _MOST_SID: Final = (1 << 63) - 1
 
-_MOST_SITTINGS: Final = 300_000  # that a process keeps
+_MOST_SEGMENTS: Final = 300_000  # that a process keeps
 _UNKNOWN: Final = -1
 
-_sittings = struct.Struct(">q2d3q").iter_unpack
+_segments = struct.Struct(">q2d3q").iter_unpack
 _unread = struct.Struct(">3q").unpack
 
 
@@ -72,19 +72,19 @@ def places_in(sid: int, data: bytes) -> list[int]:
     return [head | at for at in ats]
 
 
-def sittings_in(sid: int, data: bytes) -> Iterator[Sitting]:
+def segments_in(sid: int, data: bytes) -> Iterator[Segment]:
     """Decode the segments of a session."""
     session = SessionKey(str(sid))
     numbers: tuple[Any, ...]
-    for numbers in _sittings(data):
-        yield Sitting(session, *numbers)
+    for numbers in _segments(data):
+        yield Segment(session, *numbers)
 
 
 def unread_in(sid: int, data: bytes) -> Unread:
     """Decode a session that is not fully indexed."""
     until, last, epoch = _unread(data[:24])
-    sittings = list(sittings_in(sid, data[24:]))
-    return Unread(SessionKey(str(sid)), until, last, epoch, sittings[0] if sittings else None)
+    segments = list(segments_in(sid, data[24:]))
+    return Unread(SessionKey(str(sid)), until, last, epoch, segments[0] if segments else None)
 
 
 _Key: TypeAlias = tuple[int, str, str]
@@ -126,7 +126,7 @@ class StatsCache:
                 self._size -= len(known[1])
             self._known[key] = changes, stats
             self._size += len(stats)
-            while self._size > _MOST_SITTINGS and len(self._known) > 1:
+            while self._size > _MOST_SEGMENTS and len(self._known) > 1:
                 self._size -= len(self._known.popitem(last=False)[1][1])
 
 

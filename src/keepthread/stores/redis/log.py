@@ -340,7 +340,7 @@ async def gather(records: ScopedRecords, wish: Gather) -> Gathered:
         found = {seq: message_at(place, seq, row) for seq, row in pairs}
         return Gathered(
             system_prompt=info.system_prompt,
-            fence=info.fence,
+            delimiter=info.delimiter,
             messages=messages,
             records=[one.record for _, one in kept],
             sources=[found[seq] for seq in sorted(found)],

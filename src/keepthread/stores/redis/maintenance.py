@@ -40,7 +40,7 @@ async def clean(link: RedisLink) -> Cleaning:
     residues: list[Residue] = []
     for node in await nodes(link):
         await _Server(link, node, done, residues).clean()
-    return Cleaning(list(dict.fromkeys(done)), (), 0, [*dict.fromkeys(residues), _BACKUPS])
+    return Cleaning(list(dict.fromkeys(done)), (), (), [*dict.fromkeys(residues), _BACKUPS])
 
 
 class _Server:
@@ -99,12 +99,12 @@ class _Server:
     async def _info(self, section: str) -> dict[str, str] | None:
         """Return a section of the server's INFO, None if that is forbidden."""
         try:
-            told: dict[Any, Any] = await self._ask("INFO", section)
+            info: dict[Any, Any] = await self._ask("INFO", section)
         except KeepthreadError as error:
             if is_forbidden(error.__cause__):
                 return None
             raise
-        return {str(name): str(value) for name, value in told.items()}
+        return {str(name): str(value) for name, value in info.items()}
 
     async def _ask(self, *command: str) -> Any:
         return await self._link.insist(partial(self._send, *command))

@@ -297,7 +297,7 @@ async def register(link: RedisLink, tenant: str, info: SessionInfo, ttl: int) ->
     return SessionKey(key.decode())
 
 
-async def tell(link: RedisLink, tenant: str, info: SessionInfo) -> None:
+async def update_index(link: RedisLink, tenant: str, info: SessionInfo) -> None:
     """Update the index with a session's activity, and whether it is listed."""
     index = index_of(tenant)
     keys = (index.sessions, index.active, index.active_of(info.owner), index.unlisted)

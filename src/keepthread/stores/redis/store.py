@@ -104,11 +104,13 @@ class RedisBackend:
         known = await sessions.describe(self.link, place)
         if known.state == "live" and update.of(known).ready:
             at = max(known.updated_at, update.now) if known.ready else known.updated_at
-            await sessions.tell(self.link, tenant, replace(known, ready=True, updated_at=at))
+            await sessions.update_index(
+                self.link, tenant, replace(known, ready=True, updated_at=at)
+            )
         writer = PlaceWriter(self._announcer, tenant, place, known.owner, known.id)
         changed = await sessions.update(writer, tenant, update)
         if not changed.ready:
-            await sessions.tell(self.link, tenant, changed)
+            await sessions.update_index(self.link, tenant, changed)
         return changed
 
     async def get_session(self, tenant: str, owner: str, id: str) -> SessionInfo | None:
@@ -163,7 +165,7 @@ class RedisBackend:
             return  # `describe` reports the damage
         info = replace(described.info, key=place.key, updated_at=now)
         with suppress(Unavailable):  # the messages are stored; the next append updates the index
-            await sessions.tell(self.link, tenant, info)
+            await sessions.update_index(self.link, tenant, info)
             self._activity.note(place.key, now)
 
     async def load(

@@ -428,7 +428,8 @@ class DatabaseFile:
             return True
         if application != self._kind.application_id or found < 1:
             raise WrongFormat(f"{self.path} is a database, but not a keepthread {self._kind.what}")
-        check_format(str(self.path), found, self._kind.number, advice=self._kind.advice)
+        kind = self._kind
+        check_format(str(self.path), found, kind.number, kind.readers, advice=kind.advice)
         return False
 
     def _check_schema(self, db: sqlite3.Connection) -> None:

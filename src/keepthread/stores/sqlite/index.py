@@ -10,7 +10,7 @@ import re
 import sqlite3
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from json import dumps, loads
 from struct import pack, unpack
@@ -26,7 +26,7 @@ from keepthread.stores.sqlite.log import check_session
 from keepthread.stores.sqlite.schema import SQL
 from keepthread.stores.sqlite.watermarks import IndexScope
 from keepthread.text_caches import register_object
-from keepthread.types import Found, MessageFilter, Part, Sitting, Unread
+from keepthread.types import Found, MessageFilter, Part, Segment, Unread
 
 _MOST: Final = 300_000
 """Segments that a process keeps of recently searched scopes."""
@@ -114,20 +114,20 @@ def _stats(
     """Return the statistics of a scope; of one that is known, read only the changed sessions."""
     tenant, owner, sid = scope
     if sid is not None:
-        return CorpusStats.of(_sittings(db, sid))
+        return CorpusStats.of(_segments(db, sid))
     changed = now[1] - known.changes[1] if known and known.changes[0] == now[0] else -1
     if known and 0 <= changed <= len(recent) // 8:
         sids = set(unpack(f"<{len(recent) // 8}q", recent)[-changed:])
-        return known.stats.changed({sid: _sittings(db, sid) for sid in sids})
+        return known.stats.changed({sid: _segments(db, sid) for sid in sids})
     if owner is None:
         rows = db.execute(SQL["segments_of_tenant"], (tenant,))
     else:
         rows = db.execute(SQL["segments_of_owner"], (tenant, owner))
-    return CorpusStats.of(list(map(Sitting._make, rows)))
+    return CorpusStats.of(list(map(Segment._make, rows)))
 
 
-def _sittings(db: sqlite3.Connection, sid: int) -> list[Sitting]:
-    return list(map(Sitting._make, db.execute(SQL["segments"], (sid,))))
+def _segments(db: sqlite3.Connection, sid: int) -> list[Segment]:
+    return list(map(Segment._make, db.execute(SQL["segments"], (sid,))))
 
 
 _EVERYWHERE: Final = (0, (1 << 63) - 1)
@@ -153,7 +153,7 @@ def index(
     sid: int,
     until: int,
     parts: Sequence[Part],
-    sittings: Sequence[Sitting],
+    segments: Sequence[Segment],
 ) -> None:
     """Add parts to the word index; a change of the analyzer's version replaces the whole index."""
     number = watermarks.number_of(db, view)
@@ -164,7 +164,7 @@ def index(
     end = _note_changed(db, tenant, owner, sid)
     db.executemany(SQL["insert_words"], _texts(end, parts))
     db.executemany(SQL["insert_piece"], [(*p[:1], *p[2:4], _bytes(p.speaker)) for p in parts])
-    db.executemany(SQL["put_segment"], [(sid, *sitting[1:]) for sitting in sittings])
+    db.executemany(SQL["put_segment"], [(sid, *segment[1:]) for segment in segments])
     _write_out(db)
 
 
@@ -260,7 +260,32 @@ def places(
             places = [] if nowhere else _places_of(db, terms, word, (first, between[1]), max_places)
             known.keep(word, max_places, places)
         found[word] = places
-    return Found(found, known.stats)
+    return Found(found, known.stats, older=_older(db, terms, found, between[0], max_places))
+
+
+def _older(
+    db: sqlite3.Connection,
+    terms: _Terms,
+    found: Mapping[str, Sequence[int]],
+    first: int,
+    max_places: int,
+) -> dict[str, Sequence[int]]:
+    """Return earlier places of frequent words: those that also hold a rarer word."""
+    plain = {word: each for word, each in found.items() if each and word[-1:] not in _LESS}
+    rare = [word for word, each in plain.items() if len(each) < max_places]
+    older: dict[str, Sequence[int]] = {}
+    if not rare:
+        return older
+    for word, newest in plain.items():
+        if len(newest) < max_places:
+            continue
+        places: list[int] = []
+        for end in terms.ends:
+            beside = " OR ".join(f'"{each}{end}' for each in rare)
+            asked = (f'"{word}{end} AND ({beside})', first, newest[0] - 1, max_places)
+            places += loads(db.execute(_PLACES, asked).fetchone()[0])
+        older[word] = sorted(places)[max(0, len(places) - max_places) :]
+    return older
 
 
 def places_within(
@@ -355,7 +380,7 @@ def forget(db: sqlite3.Connection, sid: int, seqs: Sequence[int] | None) -> None
     elif seqs is None:
         db.execute(SQL["delete_segments"], (sid,))
     else:
-        _shrink_sittings(db, sid, pieces)
+        _shrink_segments(db, sid, pieces)
 
 
 def drop(db: sqlite3.Connection) -> None:
@@ -405,14 +430,14 @@ def _are_most(db: sqlite3.Connection, pieces: int) -> bool:
     return pieces > _MANY and 2 * pieces > db.execute(SQL["count_pieces"]).fetchone()[0]
 
 
-def _shrink_sittings(db: sqlite3.Connection, sid: int, pieces: Iterable[tuple[int, int]]) -> None:
+def _shrink_segments(db: sqlite3.Connection, sid: int, pieces: Iterable[tuple[int, int]]) -> None:
     for place, flags in pieces:
-        if sitting := watermarks.last_sitting(db, sid, seq_of(place)):
-            less = without(sitting, place, flags)
+        if segment := watermarks.last_segment(db, sid, seq_of(place)):
+            less = without(segment, place, flags)
             if less:
                 db.execute(SQL["put_segment"], (sid, *less[1:]))
             else:
-                db.execute(SQL["delete_segment"], (sid, sitting.first))
+                db.execute(SQL["delete_segment"], (sid, segment.first))
 
 
 def _write_out(db: sqlite3.Connection) -> None:

@@ -42,7 +42,7 @@ def copy_file(db: sqlite3.Connection, target: Path, progress: Progress | None) -
 
 
 def _copy(db: sqlite3.Connection, part: Path, progress: Progress | None) -> None:
-    def tell(_: int, remaining: int, total: int) -> None:
+    def report(_: int, remaining: int, total: int) -> None:
         if progress:
             progress(total - remaining, total)
 
@@ -52,7 +52,7 @@ def _copy(db: sqlite3.Connection, part: Path, progress: Progress | None) -> None
     try:
         db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         with closing(sqlite3.connect(part)) as copy:
-            db.backup(copy, pages=_PAGES, progress=tell)
+            db.backup(copy, pages=_PAGES, progress=report)
     finally:
         db.execute("COMMIT")
 
@@ -149,8 +149,8 @@ else:  # pragma: no cover - Windows
         return os.read(descriptor, _CHUNK)
 
 
-def search(path: Path, log: Path, probes: Sequence[bytes]) -> int:
-    """Return how many of the probes are in a file or its log, while it is in use."""
+def search(path: Path, log: Path, probes: Sequence[bytes]) -> list[bytes]:
+    """Return the probes that are in a file or its log, while it is in use."""
     try:
         with ExitStack() as stack:
             descriptors = [USES.descriptor(path)]
@@ -158,12 +158,12 @@ def search(path: Path, log: Path, probes: Sequence[bytes]) -> int:
                 # SQLite holds no locks on the log, so closing it drops none.
                 descriptors.append(os.open(log, os.O_RDONLY | BINARY))
                 stack.callback(os.close, descriptors[-1])
-            return _count_found(descriptors, probes)
+            return _find(descriptors, probes)
     except OSError as error:
         raise translate_os(error, path) from error
 
 
-def _count_found(descriptors: Iterable[int], probes: Sequence[bytes]) -> int:
+def _find(descriptors: Iterable[int], probes: Sequence[bytes]) -> list[bytes]:
     left = set(probes)
     overlap = max(map(len, probes), default=0)
     for descriptor in descriptors:
@@ -173,7 +173,7 @@ def _count_found(descriptors: Iterable[int], probes: Sequence[bytes]) -> int:
             seen = before + data
             left -= {probe for probe in left if probe in seen}
             before = seen[-overlap:]
-    return len(probes) - len(left)
+    return [probe for probe in probes if probe not in left]
 
 
 _PAGE: Final = 1000

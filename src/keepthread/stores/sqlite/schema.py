@@ -30,8 +30,18 @@ def _by_name(text: str) -> dict[str, str]:
 
 SQL: Final = _by_name(_read("statements.sql"))
 
-FORMAT: Final = 9
+FORMAT: Final = 10
 """The format this keepthread reads and writes; every edit of `schema.sql` raises it."""
+READERS: Final = (
+    "06bc1be",
+    "3738533",
+    "342397a",
+    "7883e92",
+    "06d9ea0",
+    "3d25284",
+    "639747a",
+)
+"""The last commits that read the formats before this one, that of the newest last."""
 
 Entry: TypeAlias = tuple[str, str, str, str | None]
 """A row of `sqlite_schema`: type, name, table and SQL."""
@@ -45,9 +55,10 @@ class Format(NamedTuple):
     number: int
     tables: str
     advice: str
+    readers: tuple[str, ...]
 
 
-STORE: Final = Format("store", 0x6B707464, FORMAT, _read("schema.sql"), EXPORT)  # "kptd"
+STORE: Final = Format("store", 0x6B707464, FORMAT, _read("schema.sql"), EXPORT, READERS)  # "kptd"
 
 
 class SchemaDifference(NamedTuple):

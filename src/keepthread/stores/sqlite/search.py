@@ -9,7 +9,7 @@ from typing import TypeVar
 from keepthread.errors import Damaged, KeepthreadError
 from keepthread.recall.positions import MESSAGE, SEQ_BITS
 from keepthread.stores.codec import decode
-from keepthread.stores.records import check_filter, check_places, check_sittings, sid_of
+from keepthread.stores.records import check_filter, check_places, check_segments, sid_of
 from keepthread.stores.sqlite import index, records, sessions, watermarks
 from keepthread.stores.sqlite import vectors as embeddings
 from keepthread.stores.sqlite.engine import Engine
@@ -25,8 +25,8 @@ from keepthread.types import (
     Part,
     Placed,
     Record,
+    Segment,
     SessionKey,
-    Sitting,
     Unread,
 )
 
@@ -37,11 +37,11 @@ _PART_BYTES = 500  # about what a part takes in the write-ahead log
 class SQLiteFinder:
     """The `Searchable` of one tenant in one file."""
 
-    def __init__(self, engine: Engine, tenant: str, sittings: SegmentCache) -> None:
+    def __init__(self, engine: Engine, tenant: str, segments: SegmentCache) -> None:
         """Search for one tenant; the cache of segments is shared by all tenants."""
         self._engine = engine
         self._tenant = tenant
-        self._sittings = sittings
+        self._segments = segments
 
     async def unread(
         self, view: str, *, owner: str | None = None, session: SessionKey | None = None
@@ -56,13 +56,13 @@ class SQLiteFinder:
         read: Unread,
         until: int,
         parts: Sequence[Part],
-        sittings: Sequence[Sitting],
+        segments: Sequence[Segment],
     ) -> None:
         sid = _sid(view, read, until, [part.place for part in parts])
-        check_sittings(read, sittings)
+        check_segments(read, segments)
         tenant = self._tenant
         work = self._engine.write(
-            lambda db: index.index(db, tenant, view, read, sid, until, parts, sittings),
+            lambda db: index.index(db, tenant, view, read, sid, until, parts, segments),
             len(parts) * _PART_BYTES,
         )
         await self._or_anew(work)
@@ -80,7 +80,7 @@ class SQLiteFinder:
         check_id(view, "view")
         check_count(max_places, "max_places")
         scope = self._scope(owner, session)
-        known = self._sittings
+        known = self._segments
 
         def find_places(db: sqlite3.Connection) -> Found:
             if only is None:

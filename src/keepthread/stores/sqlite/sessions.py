@@ -103,21 +103,21 @@ def _readable(*row: Any) -> tuple[str, str, int] | None:
     return (id, owner, epoch) if sound and ready and KINDS[kind] != "delegate" else None
 
 
-def prompt_and_fence(db: sqlite3.Connection, tenant: str, sid: int) -> tuple[str | None, str]:
+def prompt_and_delimiter(db: sqlite3.Connection, tenant: str, sid: int) -> tuple[str | None, str]:
     """Return a session's system prompt and delimiter, which a context needs."""
     row = db.execute(SQL["session_by_sid"], (sid, tenant)).fetchone()
     if row is None:
         raise SessionGone("the session was deleted")
-    return _prompt_and_fence(*row[:10])
+    return _prompt_and_delimiter(*row[:10])
 
 
 @lru_cache(maxsize=1024)
-def _prompt_and_fence(*row: Any) -> tuple[str | None, str]:
+def _prompt_and_delimiter(*row: Any) -> tuple[str | None, str]:
     # Every context needs it, and it rarely changes.
     if row[9] != value_check(*row[:9]):
         raise damaged_session(row[2])
     details = decode_details(row[8])
-    return details["system_prompt"], details.get("fence", "")
+    return details["system_prompt"], details.get("delimiter", "")
 
 
 def gather(db: sqlite3.Connection, tenant: str, sid: int, wanted: Gather) -> Gathered:
@@ -126,14 +126,14 @@ def gather(db: sqlite3.Connection, tenant: str, sid: int, wanted: Gather) -> Gat
     where = FileScope(tenant, sid, "")
     db.execute("BEGIN")
     try:
-        prompt, fence = prompt_and_fence(db, tenant, sid)
+        prompt, delimiter = prompt_and_delimiter(db, tenant, sid)
         newest = tail(db, tenant, sid, Tail(tokens, None, MAX_COUNT, 0, min_messages))
         records = scan_kinds(db, where, kinds)
         read = [scan_newest(db, where, kind, limit) for kind in follow]
         followed = [record for found, _ in read for record in found]
         made_of = sources(db, sid, followed) if followed else []
         more = [kind for kind, (_, is_cut) in zip(follow, read, strict=True) if is_cut]
-        return Gathered(prompt, newest, [*records, *followed], made_of, fence, more)
+        return Gathered(prompt, newest, [*records, *followed], made_of, delimiter, more)
     finally:
         db.execute("COMMIT")
 
@@ -296,4 +296,4 @@ def _decode(db: sqlite3.Connection, row: tuple[Any, ...]) -> SessionInfo:
     )
 
 
-register_cache(_readable.cache_clear, _prompt_and_fence.cache_clear)
+register_cache(_readable.cache_clear, _prompt_and_delimiter.cache_clear)

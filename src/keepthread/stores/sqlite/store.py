@@ -69,7 +69,7 @@ class SQLiteBackend:
         self.engine = engine
         self.durability: Durability = durability
         self._activity = RecentActivity()
-        self._sittings = SegmentCache()
+        self._segments = SegmentCache()
 
     async def begin(self) -> None:
         """Open the file; one that cannot be written is opened for reading."""
@@ -240,7 +240,7 @@ class SQLiteBackend:
         )
 
     async def finder(self, tenant: str) -> Searchable:
-        return SQLiteFinder(self.engine, tenant, self._sittings)
+        return SQLiteFinder(self.engine, tenant, self._segments)
 
     # --- tenants ---
 

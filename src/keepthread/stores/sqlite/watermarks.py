@@ -8,7 +8,7 @@ from keepthread.recall.positions import MOST_SEQ, SESSION
 from keepthread.stores.records import check_readable, check_reading
 from keepthread.stores.sqlite.log import check_session, known_head_of
 from keepthread.stores.sqlite.schema import SQL
-from keepthread.types import SessionKey, Sitting, Unread
+from keepthread.types import Segment, SessionKey, Unread
 
 _NO_VIEW: Final = 0
 _MOST_SESSION: Final = (1 << 63 - SESSION) - 1
@@ -53,14 +53,14 @@ def unread(db: sqlite3.Connection, scope: IndexScope, view: str) -> list[Unread]
 
 def _unread(db: sqlite3.Connection, sid: int, until: int, epoch: int) -> Unread:
     last = min(known_head_of(db, sid).seq, MOST_SEQ)
-    sitting = last_sitting(db, sid, MOST_SEQ) if until else None
-    return Unread(SessionKey(str(sid)), until, last, epoch, sitting)
+    segment = last_segment(db, sid, MOST_SEQ) if until else None
+    return Unread(SessionKey(str(sid)), until, last, epoch, segment)
 
 
-def last_sitting(db: sqlite3.Connection, sid: int, seq: int) -> Sitting | None:
+def last_segment(db: sqlite3.Connection, sid: int, seq: int) -> Segment | None:
     """Return the last segment that began at or before a position."""
     row = db.execute(SQL["last_segment"], (sid, seq)).fetchone()
-    return row and Sitting._make(row)
+    return row and Segment._make(row)
 
 
 def number_of(db: sqlite3.Connection, view: str) -> int:

@@ -89,7 +89,7 @@ def stream(say: Say, asked: Received, number: int) -> Stream:
     end = finished(say, asked, number)
     pieces: list[bytes] = []
     for at, item in enumerate(end["output"]):
-        pieces += _told(event, at, item, say)
+        pieces += _item_events(event, at, item, say)
     return Stream(opening, pieces, event(f"response.{end['status']}", response=end))
 
 
@@ -203,7 +203,7 @@ class _Events:
         return _event(kind, sequence_number=next(self._numbers), **data)
 
 
-def _told(event: _Events, at: int, item: Mapping[str, Any], say: Say) -> list[bytes]:
+def _item_events(event: _Events, at: int, item: Mapping[str, Any], say: Say) -> list[bytes]:
     """Return the events of one item in pieces: one for each delta."""
     where = {"output_index": at, "item_id": item["id"]}
     empty: Mapping[str, Any]

@@ -46,7 +46,7 @@ _BLOCKS.core.ruler.disable(["inline"])
 def blocks_of(text: str) -> list[str]:
     """Return a text in blocks; all but the last are complete and do not change any more.
 
-    Only whole lines decide. A list or a table is one block, and so is a fence until it is closed.
+    Only whole lines decide. A list, a table, or a code fence until it is closed is one block.
     """
     lines = text.split("\n")
     whole = "\n".join(lines[:-1])

@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 Open: TypeAlias = Callable[[str], Opening]
 """Opens a memory by its address."""
-Tell: TypeAlias = Callable[[str], object]
+Notify: TypeAlias = Callable[[str], object]
 
 _STORE_AWAY: Final = (Unavailable, StoreClosed, OSError)
 _PAGE: Final = 500
@@ -71,7 +71,7 @@ async def bring_home(
     offline_files: OfflineFiles,
     opened: Open,
     store: Memory,
-    tell: Tell,
+    notify: Notify,
     *,
     forget: Mapping[str, Any] | None = None,
 ) -> list[Path]:
@@ -85,7 +85,7 @@ async def bring_home(
     if forget is not None:
         request = {**forget, "until": min(time(), forget.get("until") or MAX_COUNT)}
     for path in await asyncio.to_thread(offline_files.left):
-        if await _brought_home(path, offline_files, opened, store, tell):
+        if await _brought_home(path, offline_files, opened, store, notify):
             continue
         if path.exists():
             stayed.append(path)
@@ -95,7 +95,7 @@ async def bring_home(
 
 
 async def _brought_home(
-    path: Path, offline_files: OfflineFiles, opened: Open, store: Memory, tell: Tell
+    path: Path, offline_files: OfflineFiles, opened: Open, store: Memory, notify: Notify
 ) -> bool:
     """Deliver one file, and return whether it is gone."""
     offline_file = await asyncio.to_thread(offline_files.take, path)
@@ -108,10 +108,10 @@ async def _brought_home(
         raise
     if done.messages:
         words = ("message of an earlier chat was", "messages of an earlier chat were")
-        tell(f"{counted(done.messages, *words)} brought home")
+        notify(f"{counted(done.messages, *words)} brought home")
     if done.failed:
         offline_file.leave()
-        tell(f"{path} cannot be delivered: {done.failed}; the earlier chat in it is kept there")
+        notify(f"{path} cannot be delivered: {done.failed}; the earlier chat in it is kept there")
         return False
     offline_file.remove()
     return True

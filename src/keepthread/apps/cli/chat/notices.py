@@ -38,21 +38,21 @@ Debug = Annotated[
 
 
 class _NoticeHandler(logging.Handler):
-    """Passes each log record to `tell`, in the event loop that shows it."""
+    """Passes each log record to `notify`, in the event loop that shows it."""
 
-    def __init__(self, tell: Callable[[str], object]) -> None:
+    def __init__(self, notify: Callable[[str], object]) -> None:
         super().__init__(logging.WARNING)
-        self._tell = tell
+        self._notify = notify
         self._loop = asyncio.get_running_loop()
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._loop.call_soon_threadsafe(self._tell, record.getMessage())
+        self._loop.call_soon_threadsafe(self._notify, record.getMessage())
 
 
 @contextmanager
-def show_warnings(tell: Callable[[str], object]) -> Generator[None]:
-    """Pass logged warnings to `tell` while the block runs."""
-    logger, handler = logging.getLogger("keepthread"), _NoticeHandler(tell)
+def show_warnings(notify: Callable[[str], object]) -> Generator[None]:
+    """Pass logged warnings to `notify` while the block runs."""
+    logger, handler = logging.getLogger("keepthread"), _NoticeHandler(notify)
     logger.addHandler(handler)
     try:
         yield

@@ -45,31 +45,31 @@ _LIMITS: Final = Limits(tool_seconds=240.0)  # a call may wait for the person
 def tools_in_chat(
     allowed: str | None,
     environ: Mapping[str, str],
-    tell: Callable[[str], object],
+    notify: Callable[[str], object],
     ask: Ask | None,
 ) -> "Tools":
     """Start the servers of a person's `mcp.json`; `allowed` and `ask` say what may run."""
     found = read_servers(environ, Path.cwd())
     for note in found.notes:
-        tell(note)
+        notify(note)
     gate = ToolGate(
         tools_of(allowed),
         setting="chat.allowed_tools",
         ask=ask,
         save=lambda tool: allow_tool(config_file(environ), tool),
-        tell=tell,
+        notify=notify,
     )
-    return Tools(found.servers, tell, gate)
+    return Tools(found.servers, notify, gate)
 
 
 class Tools:
     """MCP servers that run as long as the chat does."""
 
     def __init__(
-        self, servers: Sequence[Server], tell: Callable[[str], object], gate: ToolGate
+        self, servers: Sequence[Server], notify: Callable[[str], object], gate: ToolGate
     ) -> None:
         """Begin to start them; the gate decides which tools with side effects may run."""
-        self._servers = Servers(servers, on_event=tell)
+        self._servers = Servers(servers, on_event=notify)
         self.gate = gate
         self._ready = asyncio.Event()
         self._over = asyncio.Event()
@@ -185,7 +185,7 @@ class ChatOrchestrator:
         if isinstance(event, ToolsRefused):
             name = self._talk.model.name
             self._refused.add(name)
-            self._talk.persistence.tell(without_tools(name, event.reason))
+            self._talk.persistence.notify(without_tools(name, event.reason))
         elif isinstance(event, Used) and not event.subtask.id:  # by the model that answers
             if self._talk.last:
                 self._talk.last.text = ""  # what was said before the call is recorded with it

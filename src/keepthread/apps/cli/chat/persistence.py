@@ -36,7 +36,7 @@ class Persistence:
         offline_files: OfflineFiles | None,
         *,
         owner: str = "default",
-        tell: Callable[[str], object] = lambda _: None,
+        notify: Callable[[str], object] = lambda _: None,
     ) -> None:
         """Take the store, the offline files and the owner; without files nothing is kept at all."""
         self._address = address
@@ -44,7 +44,7 @@ class Persistence:
         self._offline_files = offline_files
         self.owner = owner
         """Whose chat it is."""
-        self.tell = tell
+        self.notify = notify
         """Shows a notice to the user."""
         self._memory: Memory | None = None
         self._owned: OwnerMemory | None = None
@@ -97,7 +97,7 @@ class Persistence:
             await self._go_aside(error)
             return
         with suppress(*AWAY):
-            await bring_home(self._offline_files, self._opened, self._whole, self.tell)
+            await bring_home(self._offline_files, self._opened, self._whole, self.notify)
 
     async def close(self) -> None:
         """Deliver what can be delivered, and close."""
@@ -171,7 +171,7 @@ class Persistence:
         self.kept = in_file is not None
         self._use(in_file or await self._opened("ram://"))
         where = "in a file until it is back" if self.kept else "nowhere but in this program"
-        self.tell(f"memory is away: {self.away}; what is said is kept {where}")
+        self.notify(f"memory is away: {self.away}; what is said is kept {where}")
         if self._watching is None or self._watching.done():
             self._watching = asyncio.create_task(self._watch())
 
@@ -211,7 +211,7 @@ class Persistence:
                 return 0
             store = await self._opened(self._address)
             try:
-                await bring_home(self._offline_files, self._opened, store, self.tell)
+                await bring_home(self._offline_files, self._opened, store, self.notify)
                 done = await self._deliver(store)
             except BaseException:
                 await store.close()
@@ -225,7 +225,7 @@ class Persistence:
                 self._offline_file.remove()
             self._use(store)
             self._offline_file, self.away, self.kept = None, "", True
-        self.tell(
+        self.notify(
             f"memory is back: {counted(done.messages, 'message was', 'messages were')} brought home"
         )
         return done.messages
@@ -237,7 +237,7 @@ class Persistence:
         file = await deliver_file(self._offline_file, self._opened, store)
         rest = await deliver(self._whole, store)
         if file.failed and not rest.failed:  # the chat itself is home; a later one tries the file
-            self.tell(
+            self.notify(
                 f"{self._offline_file.path} cannot be delivered: {file.failed}; it is kept there"
             )
             self._offline_file.leave()
@@ -251,7 +251,7 @@ class Persistence:
                 if self.kept and self._offline_file
                 else "this program alone"
             )
-            self.tell(f"memory is back, but refuses this chat: {reason}; it is kept in {where}")
+            self.notify(f"memory is back, but refuses this chat: {reason}; it is kept in {where}")
         self._reason = reason
 
     async def before_forget(self, **forget: Any) -> None:
@@ -262,5 +262,5 @@ class Persistence:
         if self._offline_files is not None:
             request = {**forget, "owner": self.owner}
             await bring_home(
-                self._offline_files, self._opened, self._whole, self.tell, forget=request
+                self._offline_files, self._opened, self._whole, self.notify, forget=request
             )

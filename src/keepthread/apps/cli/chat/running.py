@@ -69,8 +69,8 @@ async def _at_terminal(
     from keepthread.apps.cli.chat.terminal import Chat, Terminal  # noqa: PLC0415 - not for one question
 
     person = Terminal(environ, signals)
-    talk = talk_of(call.config, wanted, environ, person.tell)
-    answering = _answering(call, talk, environ, person.tell, person.permits)
+    talk = talk_of(call.config, wanted, environ, person.notify)
+    answering = _answering(call, talk, environ, person.notify, person.permits)
     chat = Chat(
         call=call,
         config=call.config,
@@ -83,9 +83,9 @@ async def _at_terminal(
     )
     if shown := answering.tools or answering.orchestrator:
         shown.display = person
-    opening = asyncio.create_task(begin(talk, wanted, person.tell))
+    opening = asyncio.create_task(begin(talk, wanted, person.notify))
     try:
-        with show_warnings(person.tell):
+        with show_warnings(person.notify):
             return await person.chat(chat, opening)
     except OSError as error:
         if error.errno != errno.EIO:
@@ -107,7 +107,7 @@ def _answering(
     call: Call,
     talk: Talk,
     environ: Mapping[str, str],
-    tell: Callable[[str], object],
+    notify: Callable[[str], object],
     ask: "Ask | None" = None,
 ) -> _Answering:
     """Let the orchestrator answer, or the model with tools; these start in the background."""
@@ -125,11 +125,11 @@ def _answering(
 
     agents = agents_of(settings, environ) if orchestrated else []
     try:
-        servers = tools_in_chat(settings.chat.allowed_tools, environ, tell, ask)
+        servers = tools_in_chat(settings.chat.allowed_tools, environ, notify, ask)
     except InvalidInput as error:
         if orchestrated:
             raise
-        tell(f"no tools of mcp.json can be used: {error}")
+        notify(f"no tools of mcp.json can be used: {error}")
         servers = None
     if orchestrated and servers:
         answers = ChatOrchestrator(talk, servers, agents, memory_tools=offers)

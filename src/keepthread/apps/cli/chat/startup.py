@@ -89,7 +89,10 @@ class SessionChoice(NamedTuple):
 
 
 def talk_of(
-    config: Config, wanted: SessionChoice, environ: Mapping[str, str], tell: Callable[[str], object]
+    config: Config,
+    wanted: SessionChoice,
+    environ: Mapping[str, str],
+    notify: Callable[[str], object],
 ) -> Talk:
     """Return a conversation that is about to begin; nothing is opened or asked yet."""
     settings = config.settings
@@ -108,7 +111,7 @@ def talk_of(
     offline_files = offline_files_of(config, environ) if settings.memory.enabled else None
     owner = settings.memory.owner
     return Talk(
-        Persistence(settings.address, opened, offline_files, owner=owner, tell=tell),
+        Persistence(settings.address, opened, offline_files, owner=owner, notify=notify),
         model,
         system=settings.chat.system or "",
         id=wanted.resume or wanted.session or "",
@@ -116,20 +119,20 @@ def talk_of(
     )
 
 
-async def begin(talk: Talk, wanted: SessionChoice, tell: Callable[[str], object]) -> None:
+async def begin(talk: Talk, wanted: SessionChoice, notify: Callable[[str], object]) -> None:
     """Open the memory, find the session that is wanted, and say what differs from it."""
     await talk.persistence.begin()
     try:
-        await _find(talk, wanted, tell)
+        await _find(talk, wanted, notify)
         found = await talk.known_session()
         if found is not None and wanted.system is not None:
             await found.update(system_prompt=wanted.system)
         await talk.mark_used()
     except AWAY as error:
-        tell(f"the session could not be looked up: {error}")
+        notify(f"the session could not be looked up: {error}")
 
 
-async def _find(talk: Talk, wanted: SessionChoice, tell: Callable[[str], object]) -> None:
+async def _find(talk: Talk, wanted: SessionChoice, notify: Callable[[str], object]) -> None:
     memory, away = talk.persistence.memory, talk.persistence.away
     if wanted.latest:
         found = None if away else await latest_session(memory, one_shots=talk.one_shot)
@@ -137,7 +140,7 @@ async def _find(talk: Talk, wanted: SessionChoice, tell: Callable[[str], object]
             talk.move(found)
         else:
             none = _NONE_YET if found is None else _ONE_SHOTS_ONLY
-            tell("no earlier session can be seen now; this is a new one" if away else none)
+            notify("no earlier session can be seen now; this is a new one" if away else none)
     elif wanted.resume and not away:
         await find_session(memory, wanted.resume)
 

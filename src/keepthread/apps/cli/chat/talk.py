@@ -205,10 +205,10 @@ class Talk:
         if self.limits is not None:
             budget = await self.limits.budget(self.model, turn.user.tokens)
         context = await turn.context(VIEW, budget=budget)
-        self._tell_truncated(context)
+        self._warn_truncated(context)
         return await self.images.shown(self.persistence.memory, context)
 
-    def _tell_truncated(self, context: Context) -> None:
+    def _warn_truncated(self, context: Context) -> None:
         """Say once of each long message of before that the model no longer sees all of it."""
         most = self.limits.history if self.limits else 0
         whole = {m.seq for m in context.messages} - context.truncated
@@ -216,7 +216,7 @@ class Talk:
         for message in questions:
             if message.seq not in whole and message.id not in self._noted:
                 self._noted.add(message.id)
-                self.persistence.tell(
+                self.persistence.notify(
                     f"the model no longer sees all of your message {title_of(message.content)!r}:"
                     f" its {message.tokens:,} tokens are more than memory.max_history_tokens"
                 )
@@ -241,7 +241,7 @@ class Talk:
                 await self.images.release(self.persistence.memory)
                 return turn, await self.context(turn)
             except SessionGone:
-                self.persistence.tell(f"session {self.id} was deleted elsewhere; it begins again")
+                self.persistence.notify(f"session {self.id} was deleted elsewhere; it begins again")
                 self._session = None
                 self.unsay()
             except AWAY as error:

@@ -22,7 +22,7 @@ from keepthread.apps.cli.chat.attachments import (
 from keepthread.apps.cli.chat.chat import Chat
 from keepthread.apps.cli.chat.commands import is_command, run
 from keepthread.apps.cli.chat.commands.common import last_turn, newest
-from keepthread.apps.cli.chat.commands.facts import tell_waiting
+from keepthread.apps.cli.chat.commands.facts import show_waiting
 from keepthread.apps.cli.chat.completion import Completing
 from keepthread.apps.cli.chat.input_history import InputHistory
 from keepthread.apps.cli.chat.lines import LineInput
@@ -54,7 +54,7 @@ class Terminal:
     """The person at a terminal, and the chat with them."""
 
     def __init__(self, environ: Mapping[str, str], signals: Signals) -> None:
-        """Start without a prompt; `tell` may be used at once."""
+        """Start without a prompt; `notify` may be used at once."""
         self._environ = environ
         self._signals = signals
         self._news: list[str] = []
@@ -85,7 +85,7 @@ class Terminal:
         assert self._prompt is not None, "nobody was asked yet"
         return await self._prompt.agrees(sanitize(question))
 
-    def tell(self, text: str) -> None:
+    def notify(self, text: str) -> None:
         """Show a notice: above the line that is being typed, or after an answer."""
         if self._prompt is None or self._answering:
             self._news.append(text)
@@ -94,7 +94,7 @@ class Terminal:
         else:
             show(sanitize(text), _DIM)
 
-    def _tell_news(self) -> None:
+    def _show_news(self) -> None:
         news, self._news = self._news, []
         for text in news:
             show(sanitize(text), _DIM)
@@ -120,7 +120,7 @@ class Terminal:
         for line in await self._last_turn():
             show(line, _DIM)
         prompt = self._prompt = self._line()
-        self._tell_news()
+        self._show_news()
         if not self._opening.done():
             self._opening.add_done_callback(self._is_open)
         behind = asyncio.create_task(self._behind())
@@ -169,7 +169,7 @@ class Terminal:
             self._chat.again = None
             await self._ask(again.content, again)
         await self._look()
-        await self._tell_waiting()
+        await self._show_waiting()
 
     async def _do(
         self, work: Coroutine[Any, Any, object], stop: Callable[[], object] | None = None
@@ -195,7 +195,7 @@ class Terminal:
             await self._do(self._answer(text, again), self._stop)
         finally:
             self._answering = False
-        self._tell_news()
+        self._show_news()
 
     def _stop(self) -> None:
         """End the answer; if pressed again, leave once the text that arrived is stored."""
@@ -363,9 +363,9 @@ class Terminal:
         """Show which session continues, now that the memory is open."""
         await self._look()
         if self._info is not None:
-            self.tell(_named(self._info))
+            self.notify(_named(self._info))
         for line in await self._last_turn():
-            self.tell(line)
+            self.notify(line)
         if self._prompt is not None:
             self._prompt.refresh()
 
@@ -386,14 +386,14 @@ class Terminal:
                 await self._prune()
                 # The first context of a process is slow; what it needs is loaded by a search.
                 await talk.persistence.memory.search(talk.id, limit=1)
-            await self._tell_waiting()
+            await self._show_waiting()
 
-    async def _tell_waiting(self) -> None:
+    async def _show_waiting(self) -> None:
         """Say which facts wait for the person: models draw them from what they were shown."""
         persistence = self._chat.talk.persistence
         if self._opening.done() and persistence.kept and not persistence.away:
             with suppress(KeepthreadError, OSError):
-                await tell_waiting(self._chat, self.tell)
+                await show_waiting(self._chat, self.notify)
 
     async def _prune(self) -> None:
         days = self._chat.config.settings.memory.auto_prune_days
@@ -403,7 +403,7 @@ class Terminal:
         if session and session.info.updated_at < time.time() - days * DAY:
             return  # it could not be marked as used, and would be among them
         if deleted := await self._chat.talk.persistence.prune(days):
-            self.tell(pruned(deleted, days))
+            self.notify(pruned(deleted, days))
 
 
 def _named(info: SessionInfo) -> str:

@@ -90,7 +90,7 @@ class ToolGate:
         setting: str,
         ask: Ask | None = None,
         save: Callable[[ToolName], object] | None = None,
-        tell: Callable[[str], object],
+        notify: Callable[[str], object],
     ) -> None:
         """Take what the settings allow, and how to ask; without `ask`, all else is refused.
 
@@ -100,7 +100,7 @@ class ToolGate:
         self._setting = setting
         self._ask = ask
         self._save = save
-        self._tell = tell
+        self._notify = notify
         self._asking = asyncio.Lock()
         self._question: object = None
         self._denied: set[ToolName] = set()
@@ -158,7 +158,7 @@ class ToolGate:
         try:
             await asyncio.to_thread(self._save, name)
         except (InvalidInput, OSError) as error:
-            self._tell(f"allowed in this chat only: {error}")
+            self._notify(f"allowed in this chat only: {error}")
 
 
 def _shown(name: ToolName, arguments: Mapping[str, JSON]) -> str:

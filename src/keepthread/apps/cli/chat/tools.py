@@ -83,7 +83,7 @@ class ChatTools:
 
         def refused(reason: str) -> None:
             self._refused.add(model.name)
-            self._talk.persistence.tell(without_tools(model.name, reason))
+            self._talk.persistence.notify(without_tools(model.name, reason))
 
         return stream_with_tools(
             model,
@@ -104,7 +104,7 @@ class ChatTools:
         try:
             return await self.servers.ready()
         except KeepthreadError as error:
-            self._talk.persistence.tell(f"no tools of mcp.json can be used: {error}")
+            self._talk.persistence.notify(f"no tools of mcp.json can be used: {error}")
             self.servers = None
             return ()
         finally:

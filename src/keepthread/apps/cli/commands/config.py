@@ -136,7 +136,7 @@ class Questions:
             key = secret_of(service.settings().key_variable, self._environ)
             found = models_at(service, key)
             if found.problem:
-                typer.secho(sanitize(found.told), err=True, fg="yellow")
+                typer.secho(sanitize(found.note), err=True, fg="yellow")
             if names := [name for name in found.names if NAME.fits(name)]:
                 typer.echo(f"It offers {sanitize(', '.join(names))}", err=True)
                 default = default if default in names else names[0]
@@ -249,10 +249,10 @@ def init(
         _change(call, file, answers.values(), decided)
     else:
         write_private(file, text_of(answers.values()))
-    _tell(call, file, answers)
+    _report(call, file, answers)
     if not asks and answers.service.base_url:
         key = secret_of(answers.service.settings().key_variable, os.environ)
-        if found := models_at(answers.service, key).told:
+        if found := models_at(answers.service, key).note:
             call.warn(found)
 
 
@@ -315,7 +315,7 @@ def _new(
     }
 
 
-def _tell(call: Call, file: Path, answers: Answers) -> None:
+def _report(call: Call, file: Path, answers: Answers) -> None:
     steps = answers.next_steps(os.environ)
     if call.json:
         call.write({"file": str(file), "settings": answers.values(), "next": steps})

@@ -51,11 +51,11 @@ async def copy(
         with call.progress("Comparing", "messages") as progress:
             await Comparison(copying).run(progress)
     done = copying.done
-    _tell(call, done, place_of(source), place_of(target))
+    _report(call, done, place_of(source), place_of(target))
     return 1 if done.differences or done.damaged else 0
 
 
-def _tell(call: Call, done: Copied, source: str, target: str) -> None:
+def _report(call: Call, done: Copied, source: str, target: str) -> None:
     counts = {name: getattr(done, name) for name in ("sessions", "messages", "moved")}
     counts |= {"records": done.records, "erased": done.erased}
     differences = [difference._asdict() for difference in done.differences]

@@ -59,7 +59,7 @@ def chatting(
     *,
     memory_tools: bool = False,
     limits: Limits | None = None,
-    tell: Callable[[str], object] = noop,
+    notify: Callable[[str], object] = noop,
 ) -> AnswerFunction:
     """Return what asks a model, as a chat does, with `memory_tools` if they are wanted.
 
@@ -71,7 +71,7 @@ def chatting(
         nonlocal takes_tools
         if isinstance(event, ToolsRefused):
             takes_tools = False
-            tell(without_tools(model.name, event.reason))
+            notify(without_tools(model.name, event.reason))
 
     async def answer(asked: DiscordQuestion) -> str:
         opened = asked.session.turn(
@@ -107,7 +107,7 @@ def orchestrating(
     agents: Sequence[NamedAgent] = (),
     *,
     memory_tools: bool = False,
-    tell: Callable[[str], object] = noop,
+    notify: Callable[[str], object] = noop,
 ) -> AnswerFunction:
     """Return what routes, plans and carries out a request, with `memory_tools` as in a chat."""
     takes_tools = True
@@ -116,9 +116,9 @@ def orchestrating(
         nonlocal takes_tools
         if isinstance(event, ToolsRefused):
             takes_tools = False
-            tell(without_tools(models.synthesizer.name, event.reason))
+            notify(without_tools(models.synthesizer.name, event.reason))
         elif isinstance(event, Planned) and event.plan and event.problem:
-            tell(event.problem)
+            notify(event.problem)
 
     async def answer(asked: DiscordQuestion) -> str:
         answered = await orchestrate(
@@ -168,13 +168,13 @@ async def run(
         offers = settings.memory.tools and settings.memory.enabled
         talks = Talks(
             memory,
-            orchestrating(Models.all(model), tools, agents, memory_tools=offers, tell=call.warn)
+            orchestrating(Models.all(model), tools, agents, memory_tools=offers, notify=call.warn)
             if planned
             else chatting(
                 model,
                 memory_tools=offers,
                 limits=Limits(stage_seconds=settings.model.max_seconds),
-                tell=call.warn,
+                notify=call.warn,
             ),
             system=settings.chat.system or SYSTEM,
             by_person=settings.discord.session == "channel_and_user",
@@ -184,26 +184,32 @@ async def run(
         signals.listen()
         serving = asyncio.create_task(bot.serve(token))
         pruning = asyncio.create_task(_prune(memory.admin, settings.memory, call.say))
-        with _told(call.warn), signals.during(serving.cancel), suppress(asyncio.CancelledError):
+        with (
+            _warnings_shown(call.warn),
+            signals.during(serving.cancel),
+            suppress(asyncio.CancelledError),
+        ):
             await serving
         pruning.cancel()
     return signals.status
 
 
 def _guarded(
-    servers: Servers, settings: DiscordSettings, tell: Callable[[str], object]
+    servers: Servers, settings: DiscordSettings, notify: Callable[[str], object]
 ) -> list[Runnable]:
     """Return the tools; of those with side effects, the settings name those that may run."""
-    gate = ToolGate(tools_of(settings.allowed_tools), setting="discord.allowed_tools", tell=tell)
+    gate = ToolGate(
+        tools_of(settings.allowed_tools), setting="discord.allowed_tools", notify=notify
+    )
     return [gate.guard(each, servers.sources[each.tool.name]) for each in servers.tools]
 
 
-async def _prune(admin: Admin, settings: MemorySettings, tell: Callable[[str], object]) -> None:
+async def _prune(admin: Admin, settings: MemorySettings, notify: Callable[[str], object]) -> None:
     """Delete idle sessions once a day, if the settings say so."""
     while (days := settings.auto_prune_days) is not None:
         with suppress(KeepthreadError, OSError):
             if deleted := await admin.prune(days, daily=True):
-                tell(pruned(deleted, days))
+                notify(pruned(deleted, days))
         await asyncio.sleep(DAY)
 
 
@@ -216,7 +222,7 @@ def _token(settings: DiscordSettings, environ: Mapping[str, str]) -> str:
     )
 
 
-def _bot(talks: Talks, settings: DiscordSettings, tell: Callable[[str], object]) -> "DiscordBot":
+def _bot(talks: Talks, settings: DiscordSettings, notify: Callable[[str], object]) -> "DiscordBot":
     try:
         from keepthread.apps.discord.bot import DiscordBot, Pace  # noqa: PLC0415 - what the extra brings
     except ModuleNotFoundError as error:
@@ -231,7 +237,7 @@ def _bot(talks: Talks, settings: DiscordSettings, tell: Callable[[str], object])
         listen=settings.listen,
     )
     pace = Pace(catch_up=settings.catch_up)
-    return DiscordBot(talks, rules, on_event=tell, base_url=settings.base_url, pace=pace)
+    return DiscordBot(talks, rules, on_event=notify, base_url=settings.base_url, pace=pace)
 
 
 @asynccontextmanager
@@ -263,20 +269,20 @@ def _kept(settings: Settings) -> str:
 
 
 @contextmanager
-def _told(warn: Callable[[str], object]) -> Generator[None]:
+def _warnings_shown(warn: Callable[[str], object]) -> Generator[None]:
     """Show each log record in one line, while the block runs."""
-    teller = _Teller(warn)
+    handler = _WarningHandler(warn)
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     for logger in loggers:
-        logger.addHandler(teller)
+        logger.addHandler(handler)
     try:
         yield
     finally:
         for logger in loggers:
-            logger.removeHandler(teller)
+            logger.removeHandler(handler)
 
 
-class _Teller(logging.Handler):
+class _WarningHandler(logging.Handler):
     """Passes on what is worth a warning, without tracebacks."""
 
     def __init__(self, warn: Callable[[str], object]) -> None:

@@ -79,7 +79,7 @@ async def export(
             done = await export_lines(
                 memory.store, write, sessions=sessions or (), owner=owner, progress=progress
             )
-    _tell(call, done, output)
+    _report(call, done, output)
     return 1 if done.damaged else 0
 
 
@@ -101,10 +101,10 @@ async def _transcripts(
                 id = (await name_of(store, session)).id
                 done.damaged.append(f"the record of session {id!r}, so it is left out")
                 continue
-            tell = behind(done.messages, total, progress)
+            report = behind(done.messages, total, progress)
             try:
                 with writing(_file(to, session, taken) if to else output) as write:
-                    one = await write_transcript(store, session, write, progress=tell)
+                    one = await write_transcript(store, session, write, progress=report)
             except SessionGone:
                 if to is None:  # it is the one that was asked for
                     raise
@@ -113,7 +113,7 @@ async def _transcripts(
             done.sessions += 1
             done.messages += one.messages
             done.damaged += one.damaged
-    _tell(call, done, to or output)
+    _report(call, done, to or output)
     return 1 if done.damaged else 0
 
 
@@ -141,7 +141,7 @@ def _file(folder: Path, session: SessionInfo, taken: set[str]) -> Path:
     return folder / name
 
 
-def _tell(call: Call, done: Exported, where: Path | None) -> None:
+def _report(call: Call, done: Exported, where: Path | None) -> None:
     for what in done.damaged:
         call.warn(f"damaged: {what}")
     if done.deleted:

@@ -270,9 +270,9 @@ class _Run(NamedTuple):
             raise InvalidInput("--prune is for Markdown; JSON only adds")
         else:
             done = await self.book.from_json(value)
-        self._tell(done)
+        self._report(done)
 
-    def _tell(self, done: "Loaded") -> None:
+    def _report(self, done: "Loaded") -> None:
         if self.call.json:
             self.call.write({name: list(keys) for name, keys in done._asdict().items()})
         counts = [f"{len(keys):,} {name}" for name, keys in done._asdict().items() if keys]
@@ -301,7 +301,7 @@ class _Run(NamedTuple):
                 self.call.write(to_json(fact))
         else:
             with self.call.paged() as screen:
-                screen.facts([(fact.state, *told_of(fact)) for fact in found])
+                screen.facts([(fact.state, *columns_of(fact)) for fact in found])
         waiting = sum(fact.state == "quarantined" for fact in found)
         if waiting:
             self.call.say(f"{waiting:,} in quarantine: `keepthread facts confirm KEY` lets it out")
@@ -326,16 +326,16 @@ facts: Final = Actions(
 )
 
 
-def told_of(fact: "Fact") -> tuple[str, str, str]:
+def columns_of(fact: "Fact") -> tuple[str, str, str]:
     """Return a fact for people: the end of its key, what it says, and where from."""
-    told = f"{fact.subject}: {fact.text}" if fact.subject else fact.text
+    shown = f"{fact.subject}: {fact.text}" if fact.subject else fact.text
     agent = f"agent {fact.agent}" if fact.agent else ""
     parts = [agent, fact.attribute, _dates(fact)]
     parts.append("" if fact.state == "live" else fact.state)
     parts += [f"{source.session} {source.seq}" for source in fact.messages[:3]]
     parts.append("" if fact.messages else "by hand")
     parts.append(fact.origin if fact.origin != "user" else "")
-    return fact.key[-_SHORT:], told, " · ".join(filter(None, parts))
+    return fact.key[-_SHORT:], shown, " · ".join(filter(None, parts))
 
 
 def _dates(fact: "Fact") -> str:

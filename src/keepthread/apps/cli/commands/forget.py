@@ -95,7 +95,7 @@ async def forget(  # noqa: PLR0913 - each names one way to choose
         if not dry_run:
             if not receipt.any:
                 call.say("There is nothing to forget")
-                return _told(call, receipt)
+                return _report(call, receipt)
             if not yes and not _agreed(call, receipt):
                 call.say("Nothing was forgotten")
                 return 0
@@ -105,7 +105,7 @@ async def forget(  # noqa: PLR0913 - each names one way to choose
             receipt = replace(receipt, residues=(*receipt.residues, *map(_residue, stayed)))
     if not call.json:
         _show(receipt)
-    return _told(call, receipt)
+    return _report(call, receipt)
 
 
 async def _bring_home(
@@ -127,7 +127,7 @@ def _residue(path: Path) -> Residue:
     return Residue(str(path), why, "it is delivered; what is asked here is forgotten then")
 
 
-def _told(call: Call, receipt: "Receipt") -> int:
+def _report(call: Call, receipt: "Receipt") -> int:
     if call.json:
         call.write(receipt.to_json())
     return 1 if receipt.found else 0

@@ -72,7 +72,7 @@ async def _take_in(call: Call, arrival: Arrival, wanted: ImportOptions) -> int:
     async with call.memory(create=True, counter=counter) as memory:
         with call.progress("Importing", arrival.unit) as progress:
             done = await arrival.read(memory.store, counter, progress)
-    warnings, lines = told(done, place_of(call.url), more="--json names them")
+    warnings, lines = summary_lines(done, place_of(call.url), more="--json names them")
     lines += _next_steps(arrival.owner, call.owner, new=done.sessions > done.known)
     if call.json:
         call.write(_plain(done) | ({"owner": arrival.owner} if arrival.owner else {}))
@@ -108,9 +108,15 @@ def look_into(file: BinaryIO, wanted: ImportOptions) -> Arrival:
     return _chats(file, wanted)
 
 
-def told(done: Imported | Arrived, place: str, *, more: str = "") -> tuple[list[str], list[str]]:
+def summary_lines(
+    done: Imported | Arrived, place: str, *, more: str = ""
+) -> tuple[list[str], list[str]]:
     """Return what to look at, and what came of an import, each on a line."""
-    return _told_lines(done, place) if isinstance(done, Imported) else _told(done, place, more)
+    return (
+        _import_lines(done, place)
+        if isinstance(done, Imported)
+        else _transcript_lines(done, place, more)
+    )
 
 
 # --- our own exports ---
@@ -153,7 +159,7 @@ def _nothing_new(known: int, place: str) -> str:
     return f"Nothing new: {were} in {place} and {'is' if known == 1 else 'are'} the same"
 
 
-def _told_lines(done: Imported, place: str) -> tuple[list[str], list[str]]:
+def _import_lines(done: Imported, place: str) -> tuple[list[str], list[str]]:
     counts = {"session": done.sessions, "message": done.messages, "record": done.records}
     what = ", ".join(counted(count, one) for one, count in counts.items())
     lines = [f"Imported {what} into {place}"]
@@ -249,7 +255,7 @@ def _arrival(
     return Arrival(read, unit, owner)
 
 
-def _told(done: Arrived, place: str, more: str) -> tuple[list[str], list[str]]:
+def _transcript_lines(done: Arrived, place: str, more: str) -> tuple[list[str], list[str]]:
     warnings = [f"{where}: {what}" for where, what in done.problems[:_SHOWN]]
     if (left := len(done.problems) - _SHOWN) > 0:
         warnings.append("; ".join(filter(None, [f"{left:,} more", more])))

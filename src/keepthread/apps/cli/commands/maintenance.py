@@ -123,8 +123,10 @@ async def recount(call: Call) -> None:
         passed = again = 0
         with call.progress("Counting", "messages") as progress:
             for session in sessions:
-                tell = behind(passed, total, progress)
-                again += await branching.recount(memory.store, session.key, counter, progress=tell)
+                report = behind(passed, total, progress)
+                again += await branching.recount(
+                    memory.store, session.key, counter, progress=report
+                )
                 passed += session.messages
     if call.json:
         call.write({"counter": counter.name, "messages": total, "counted": again})
@@ -169,13 +171,13 @@ async def _read_on(call: Call, label: str, memory: Admin | OwnerMemory) -> int:
     done = 0
     with call.progress(label, "messages") as progress:
 
-        def tell(now: int, total: int) -> None:
+        def report(now: int, total: int) -> None:
             nonlocal done
             done = now
             if progress:
                 progress(now, total)
 
-        await memory.index(progress=tell)
+        await memory.index(progress=report)
     return done
 
 
@@ -208,8 +210,8 @@ async def compact(
         with call.progress("Compaction", "turns") as progress:
             for each in chosen:
                 # For one session it shows the turns that are due, for many the sessions done.
-                tell = behind(passed, total, progress) if len(chosen) > 1 else progress
-                done = await _compact(memory.for_owner(each.owner), each.id, tell)
+                report = behind(passed, total, progress) if len(chosen) > 1 else progress
+                done = await _compact(memory.for_owner(each.owner), each.id, report)
                 compactions, refused = compactions + done[0], refused + done[1]
                 passed += each.turns
                 if progress and len(chosen) > 1:

@@ -64,8 +64,9 @@ $$;
 
 -- Where words are: for each word by its number and each session, the positions there, eight bytes each;
 -- of a word at more positions than are asked for, at least the last ones. Before them, rows of number 0
--- and -1 are what `segments_since` returns, and those of number -2 what `unread` does. A word with a mark
--- after it is not looked for if the plain one, whose number is given with it, is nowhere.
+-- and -1 are what `segments_since` returns, and those of number -2 what `unread` does. In rows of lower
+-- numbers, -3 for the first word, are earlier positions of a frequent word where a rarer one is, too. A
+-- word with a mark after it is not looked for if the plain one, whose number is given with it, is nowhere.
 CREATE FUNCTION keepthread.places(
     _tenant integer, _view bytea, _words text[], _plain bigint[], _owner bytea, _sid bigint, _most bigint,
     _known bigint, _end bigint
@@ -123,7 +124,8 @@ $$;
 
 -- Where words of an owner are: the newest ranges of positions are looked at first, then as many as seem
 -- necessary to find enough of a word; or all the rest, if it is rare. A word with a mark after it is looked
--- for where the plain one was.
+-- for where the plain one was. In ranges that were not looked at for a frequent word, it is looked for
+-- beside the rarer ones.
 CREATE FUNCTION keepthread.places_by_era(
     _tenant integer, _view integer, _whose bigint, _low bigint, _high bigint, _words text[], _plain bigint[],
     _behind text, _most bigint
@@ -135,6 +137,7 @@ DECLARE
     asked  tsquery;
     seen   boolean[] := '{}';
     depths integer[] := '{}';
+    rare   tsquery;
     sids   bigint[];
     ats    bigint[];
     parts  double precision[];  -- those of the ranges up to each
@@ -195,6 +198,25 @@ BEGIN
         END LOOP;
         depths[n] := k - 1;
         seen[n] := found > 0;
+        IF found BETWEEN 1 AND _most - 1 AND _plain[n] = 0 THEN
+            asked := _words[n] || _behind || ':*';
+            rare := coalesce(rare || asked, asked);
+        END IF;
+    END LOOP;
+    FOR n IN 1 .. cardinality(_words) LOOP
+        CONTINUE WHEN rare IS NULL OR _plain[n] <> 0 OR NOT depths[n] BETWEEN 1 AND cardinality(sids) - 1;
+        asked := (_words[n] || _behind || ':*')::tsquery && rare;
+        PERFORM set_config('keepthread.asked', asked::text, true);
+        RETURN QUERY
+            SELECT -2 - n::bigint, f.sid, string_agg(int8send(f.at), ''::bytea)
+            FROM (
+                SELECT w.sid, w.at FROM keepthread.asked w
+                WHERE w.tenant = _tenant AND w.whose = _whose AND w.view = _view
+                  AND w.sid BETWEEN _low AND _high AND (walled OR w.words @@ asked)
+                  AND (w.sid, w.at) < (sids[depths[n]], ats[depths[n]])
+                ORDER BY w.sid DESC, w.at DESC LIMIT _most
+            ) f
+            GROUP BY f.sid;
     END LOOP;
 END
 $$;

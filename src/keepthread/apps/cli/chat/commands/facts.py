@@ -4,14 +4,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from keepthread.apps.cli.chat.chat import Chat
-from keepthread.apps.cli.commands.facts import told_of
+from keepthread.apps.cli.commands.facts import columns_of
 from keepthread.apps.cli.sanitize import sanitize
 from keepthread.errors import InvalidInput
 
 if TYPE_CHECKING:
     from keepthread.memory.facts.types import Fact
 
-_TOLD: Final = 3
+_MAX_SHOWN: Final = 3
 """New waiting facts that are shown one by one."""
 _SHORTEST_KEY: Final = 4
 """Digits at the end of a key that name a fact; a number that was given goes before them."""
@@ -29,8 +29,8 @@ async def remember(chat: Chat, rest: str) -> None:
     """Note a fact about you that all your sessions know from now on."""
     chat.at_home()
     fact = await chat.talk.persistence.memory.facts.remember(rest)
-    key, told, _ = told_of(fact)
-    chat.person.say(sanitize(f"Remembered: {told} (`keepthread facts forget {key}` undoes it)"))
+    key, shown, _ = columns_of(fact)
+    chat.person.say(sanitize(f"Remembered: {shown} (`keepthread facts forget {key}` undoes it)"))
 
 
 async def facts(chat: Chat, rest: str) -> None:
@@ -54,7 +54,7 @@ async def _list(chat: Chat) -> None:
     if not found:
         chat.person.say("Nothing is known yet; /remember TEXT notes something")
         return
-    rows = [(_number(chat, fact), *told_of(fact)) for fact in found]
+    rows = [(_number(chat, fact), *columns_of(fact)) for fact in found]
     chat.person.screen.rows(rows, "", "", "", "")
     if waiting := sum(fact.state == "quarantined" for fact in found):
         chat.person.say(f"{waiting:,} waiting for you: /facts confirm N lets one be used")
@@ -70,7 +70,7 @@ async def _confirm(chat: Chat, which: str) -> None:
     if len(found) != 1:
         raise InvalidInput(f"no waiting fact is {which!r}; /facts lists them with their numbers")
     fact = await book.confirm(found[0].key)
-    chat.person.say(sanitize(f"Confirmed: {told_of(fact)[1]}"))
+    chat.person.say(sanitize(f"Confirmed: {columns_of(fact)[1]}"))
 
 
 def _is_number(chat: Chat, word: str) -> bool:
@@ -86,14 +86,14 @@ def _number(chat: Chat, fact: "Fact") -> str:
     return str(chat.waiting.index(fact.key) + 1)
 
 
-async def tell_waiting(chat: Chat, tell: Callable[[str], object]) -> None:
+async def show_waiting(chat: Chat, notify: Callable[[str], object]) -> None:
     """Say which facts began to wait for confirmation since this was last looked at."""
     found = await chat.talk.persistence.memory.facts.list()
     new = [f for f in found if f.state == "quarantined" and f.key not in chat.waiting]
-    for fact in new[:_TOLD]:
-        number, told = _number(chat, fact), told_of(fact)[1]
+    for fact in new[:_MAX_SHOWN]:
+        number, shown = _number(chat, fact), columns_of(fact)[1]
         whose = f"{fact.trust}, agent {fact.agent}" if fact.agent else fact.trust
-        tell(f"waits for you to confirm it ({whose}): {told} · /facts confirm {number}")
-    if len(new) > _TOLD:
-        chat.waiting += [fact.key for fact in new[_TOLD:]]
-        tell(f"{len(new) - _TOLD:,} more wait for you to confirm them; /facts lists them")
+        notify(f"waits for you to confirm it ({whose}): {shown} · /facts confirm {number}")
+    if len(new) > _MAX_SHOWN:
+        chat.waiting += [fact.key for fact in new[_MAX_SHOWN:]]
+        notify(f"{len(new) - _MAX_SHOWN:,} more wait for you to confirm them; /facts lists them")

@@ -57,7 +57,7 @@ async def import_file(chat: Chat, rest: str) -> None:
     Its format is known by its content; an archive of theirs or a transcript is taken as well.
     """
     # Loaded on use, so that not every chat waits for it.
-    from keepthread.apps.cli.commands.import_ import ImportOptions, look_into, told  # noqa: PLC0415
+    from keepthread.apps.cli.commands.import_ import ImportOptions, look_into, summary_lines  # noqa: PLC0415
 
     chat.at_home()
     file = parse_path(rest)
@@ -68,7 +68,7 @@ async def import_file(chat: Chat, rest: str) -> None:
         arrival = look_into(opened, ImportOptions(form, file.stat().st_size, "", owner, False))
         with chat.call.progress("Importing", arrival.unit) as progress:
             done = await arrival.read(persistence.store, persistence.counter, progress)
-    for line in (line for lines in told(done, place(chat)) for line in lines):
+    for line in (line for lines in summary_lines(done, place(chat)) for line in lines):
         chat.person.say(sanitize(line))
     chat.person.say("/sessions lists them")
 

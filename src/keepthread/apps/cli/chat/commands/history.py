@@ -52,15 +52,15 @@ async def _newest(session: Session, limit: int, *, tools: bool) -> list[Message]
 async def status(chat: Chat, _: str) -> None:
     """Show how much this session holds, and where it is kept."""
     session = await chat.talk.known_session()
-    told = [("session", chat.talk.id), ("model", chat.talk.model.name), ("kept", place(chat))]
+    rows = [("session", chat.talk.id), ("model", chat.talk.model.name), ("kept", place(chat))]
     if away := chat.talk.persistence.away:
-        told.append(("away", away))
+        rows.append(("away", away))
     if session is None:
-        told.append(("messages", "none yet"))
+        rows.append(("messages", "none yet"))
     else:
-        told += _counts(await session.status())
-        told.insert(1, ("title", session.info.title))
-    chat.person.screen.rows([row for row in told if row[1]], "", "")
+        rows += _counts(await session.status())
+        rows.insert(1, ("title", session.info.title))
+    chat.person.screen.rows([row for row in rows if row[1]], "", "")
 
 
 def _counts(status: Status) -> list[tuple[str, str]]:

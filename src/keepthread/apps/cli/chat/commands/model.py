@@ -33,7 +33,7 @@ async def model(chat: Chat, rest: str) -> None:
         found = await asyncio.to_thread(list_models, settings, key)
         chat.models = [*found.names]
         if found.problem:
-            chat.person.say(sanitize(found.told))
+            chat.person.say(sanitize(found.note))
         rows = [(each, "answers now" if each == name else "") for each in chat.models]
         chat.person.screen.rows(rows, "", "")
         return

@@ -185,7 +185,7 @@ async def _forget_all(chat: Chat) -> None:
     with chat.call.progress("Forgetting", "messages") as progress:
         done = await memory.forget(session=session.id, progress=progress)
     chat.talk.move(new_session_id())
-    _tell(chat, [done])
+    _report(chat, [done])
     chat.person.say(f"This is a new session, {chat.talk.id}")
 
 
@@ -208,7 +208,7 @@ async def _forget_last(chat: Chat) -> None:
             await memory.forget(session=session.id, message=id, progress=progress) for id in ids
         ]
     await session.refresh()  # its title may have been made from what is gone
-    _tell(chat, done)
+    _report(chat, done)
 
 
 def _what(receipts: "Sequence[Receipt]") -> str:
@@ -218,11 +218,11 @@ def _what(receipts: "Sequence[Receipt]") -> str:
         (sum(r.copies for r in receipts), "copy", "copies", " in forks"),
         (sum(sum(r.records.values()) for r in receipts), "record", "records", " made from them"),
     )
-    told = [f"{counted(n, one, many)}{rest}" for n, one, many, rest in counts if n]
-    return ", ".join(told) or "nothing"
+    shown = [f"{counted(n, one, many)}{rest}" for n, one, many, rest in counts if n]
+    return ", ".join(shown) or "nothing"
 
 
-def _tell(chat: Chat, receipts: "Sequence[Receipt]") -> None:
+def _report(chat: Chat, receipts: "Sequence[Receipt]") -> None:
     chat.person.say(f"Forgotten: {_what(receipts)}")
     kept = sorted({answer for receipt in receipts for answer in receipt.answers})
     if kept:
