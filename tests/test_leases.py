@@ -263,3 +263,37 @@ async def test_cancelled_work_lets_go(
     assert await store.scan(shelf, LEASE) == []
     await time.go_on(60)
     assert await store.scan(shelf, LEASE) == []
+
+
+class Slow(RamStore):
+    """A store that answers some time after it has written."""
+
+    async def put(self, scope: Scope, kind: str, key: str, value: JSON, **rest: Any) -> int:
+        version = await super().put(scope, kind, key, value, **rest)
+        await settle()
+        return version
+
+    async def drop(self, scope: Scope, kind: str, key: str, **rest: Any) -> bool:
+        await asyncio.sleep(0)
+        return await super().drop(scope, kind, key, **rest)
+
+
+@pytest.mark.parametrize("steps", range(1, 60, 3))
+async def test_work_that_is_canceled_while_a_lease_is_taken_or_released_leaves_none(
+    time: Time, steps: int
+) -> None:
+    store = Slow()
+    leases = Leases(store=cast(Store, store), clock=time, monotonic=time, sleep=time.sleep)
+    shelf = Scope(session=(await store.put_session(SessionInfo(id="s"))).key)
+
+    async def working() -> None:
+        async with leases.held(shelf, "k", wait=True):
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(working())
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.done()
+    assert await store.scan(shelf, LEASE) == []

@@ -9,13 +9,15 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple, TypeVar, cast
 from weakref import WeakValueDictionary
 
 from keepthread.errors import KeepthreadError, Stale, Unavailable
 from keepthread.protocols import Store
 from keepthread.stores.kinds import LEASE
 from keepthread.types import Record, Scope
+
+T = TypeVar("T")
 
 SECONDS: Final = 30.0
 _FIRST_PAUSE: Final = 0.01
@@ -79,12 +81,29 @@ class Leases(NamedTuple):
                 seen, since = version, self.monotonic()
             if record is None or self._ended(record, since, by_clock):
                 with suppress(Stale):  # another was faster
-                    return await self.put(scope, key, version)
+                    return await self._take(scope, key, version)
                 continue
             if not wait or (needless and await needless()):
                 return None
             await self.sleep(pause)
             pause = min(2 * pause, _MAX_PAUSE)
+
+    async def _take(self, scope: Scope, key: str, version: int) -> int:
+        """Take a lease; a caller that is canceled in the meantime releases it."""
+        taking = asyncio.create_task(self.put(scope, key, version))
+        try:
+            return await _complete(taking)
+        except asyncio.CancelledError:
+            if not taking.cancelled() and not taking.exception():
+                await self.drop(scope, key, taking.result())
+            raise
+
+    async def drop(self, scope: Scope, key: str, version: int) -> None:
+        """Release a lease, unless another process has taken over."""
+        with suppress(KeepthreadError):  # it expires
+            await _complete(
+                asyncio.create_task(self.store.drop(scope, LEASE, key, version=version))
+            )
 
     def _ended(self, record: Record, since: float, by_clock: bool) -> bool:
         if by_clock and cast(dict[str, float], record.value)["until"] <= self.clock():
@@ -115,14 +134,22 @@ class _Holding:
                     return  # another process has it, or the session is gone; the holder continues
 
     async def release(self) -> None:
-        """Release it, unless another process has taken over."""
+        """Release it."""
         try:
             # Not during a put: its version would be unknown.
             await self._putting.acquire()
         finally:
             self._task.cancel()
-        with suppress(KeepthreadError):  # it expires
-            await self._leases.store.drop(self._scope, LEASE, self._key, version=self._version)
+        await self._leases.drop(self._scope, self._key, self._version)
+
+
+async def _complete(task: "asyncio.Task[T]") -> T:
+    """Return the result of a task; a caller that is canceled waits until the task has ended."""
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
 
 
 class Locks:
