@@ -348,7 +348,7 @@ class OwnerWalls:
                 parts = await told(method(*args, **kwargs), stack)
             except KeepthreadError as error:
                 parts = [f"raises {type(error).__name__}: {error}"]
-        await self.memory.idle()  # what one asker left to the background does not meet the next call
+        await self.memory.idle()  # so that the next call does not meet work in the background
         # Facts of one moment are in the order of their keys, which differ between any two owners,
         # and sessions in that of their activity, which is recorded up to a second late.
         heard = [plain(part, asker) for part in parts]
