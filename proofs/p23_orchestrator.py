@@ -82,7 +82,9 @@ class Trial:
             deadly = self.kills < kills
             with self._lock:
                 some = min(len(numbers), REQUESTS_PER_KILL)
-                self._left = self.rng.randint(3, 6 * some) if deadly else 0
+                # A request takes three prompts or more: the first kill is surely among them.
+                most = (6 if self.kills else 2) * some
+                self._left = self.rng.randint(3, max(3, most)) if deadly else 0
             if not self._started(server, numbers) and not deadly:
                 self.broken.append(f"the program ended with requests {self.unfinished()}")
                 return
