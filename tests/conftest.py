@@ -1,5 +1,6 @@
 """What tests share: where data outside the tree is, and how Hypothesis searches."""
 
+import gc
 import os
 import re
 import signal
@@ -81,6 +82,12 @@ def pytest_configure(config: pytest.Config) -> None:
     data = os.environ.get("KEEPTHREAD_TEST_DATA")
     if data and Path(data).is_dir():
         os.environ["TIKTOKEN_CACHE_DIR"] = str(Path(data) / "tiktoken")
+
+
+def pytest_runtestloop() -> None:
+    """Let the collector of garbage pass over what was loaded: it stays until the end."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
