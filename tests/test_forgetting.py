@@ -42,6 +42,7 @@ from keepthread.interchange.export import export
 from keepthread.interchange.import_ import import_lines
 from keepthread.memory.forgetting.plan import ErasurePlan, ForgetQuery, Intent
 from keepthread.memory.forgetting.probes import Probes
+from keepthread.process.text_caches import clear_text_caches
 from keepthread.stores.kinds import FORGET, RECEIPT
 from keepthread.stores.outbox.store import OutboxStore
 from keepthread.stores.ram import RamStore
@@ -49,7 +50,6 @@ from keepthread.stores.redis import RedisStore
 from keepthread.stores.sqlite import SQLiteStore
 from keepthread.testing.contract import Letters
 from keepthread.testing.embeddings import ScriptedEmbedder
-from keepthread.text_caches import clear_text_caches
 from keepthread.types import SessionKey
 from proofs.marked import new_markers
 from proofs.p09_forget import reading

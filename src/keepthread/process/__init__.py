@@ -1,0 +1,1 @@
+"""The event loops of this process, and its caches of text."""
