@@ -22,7 +22,7 @@ from keepthread.apps.cli.settings.fields import FILE_ONLY, ValueKind
 from keepthread.apps.cli.settings.settings import KEYS, NAMED, Settings, variable_of
 from keepthread.apps.http.app import create_app as http_document
 from keepthread.apps.http.operations import OWN
-from keepthread.schema import all_schemas
+from keepthread.interchange.json_types import all_schemas
 from scripts import api_reference
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"

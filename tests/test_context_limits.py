@@ -13,9 +13,9 @@ from keepthread.context.sources import sources
 from keepthread.context.why import WhyBuilder
 from keepthread.memory.material import gather, marks_of
 from keepthread.memory.tool_cache import drop_ended
-from keepthread.process.text_caches import LeastRecent
 from keepthread.stores.kinds import MARKS, NOTE, PIN
 from keepthread.stores.ram import RamStore
+from keepthread.text_caches import LeastRecent
 from keepthread.types import Choice, Hidden, Message, Record, Scope, Selection, SessionKey, Span
 
 MORE = MAX_FOLLOWED + 30

@@ -25,13 +25,13 @@ from keepthread.memory.facts.resolution import order_of, resolve, said, slot_of
 from keepthread.memory.facts.types import OWNER as BY_HAND
 from keepthread.memory.facts.types import Fact, Noted
 from keepthread.memory.options import Options
-from keepthread.process.text_caches import clear_text_caches
 from keepthread.protocols import KnownFact, Updates
 from keepthread.recall.query import query_of
 from keepthread.recall.words import characters_of, words_of
 from keepthread.stores.kinds import FACT
 from keepthread.stores.ram import RamStore
 from keepthread.testing import ManualClock
+from keepthread.text_caches import clear_text_caches
 from keepthread.types import Record, Scope
 from tests.seeds import examples
 from tests.test_facts import OWNER, noted

@@ -42,7 +42,6 @@ from keepthread.interchange.export import export
 from keepthread.interchange.import_ import import_lines
 from keepthread.memory.forgetting.plan import ErasurePlan, ForgetQuery, Intent
 from keepthread.memory.forgetting.probes import Probes
-from keepthread.process.text_caches import clear_text_caches
 from keepthread.stores.kinds import FORGET, RECEIPT
 from keepthread.stores.outbox.store import OutboxStore
 from keepthread.stores.ram import RamStore
@@ -50,6 +49,7 @@ from keepthread.stores.redis import RedisStore
 from keepthread.stores.sqlite import SQLiteStore
 from keepthread.testing.contract import Letters
 from keepthread.testing.embeddings import ScriptedEmbedder
+from keepthread.text_caches import clear_text_caches
 from keepthread.types import SessionKey
 from proofs.marked import new_markers
 from proofs.p09_forget import reading
@@ -69,9 +69,9 @@ WITHOUT_TEXT = {
     "models/embedders/http.py:_opener",
     "orchestrator/prompts/__init__.py:prompt",
     "recall/bm25.py:_rises",
-    "schema.py:_descriptions",
-    "schema.py:_form",  # by type
-    "schema.py:_hints",
+    "interchange/json_types.py:_descriptions",
+    "interchange/json_types.py:_form",  # by type
+    "interchange/json_types.py:_hints",
     "stores/postgres/log.py:_array",
     "memory/remote/values.py:_fields",
     "stores/redis/keys.py:index_of",

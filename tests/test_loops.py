@@ -15,9 +15,9 @@ import pytest
 
 from keepthread import Memory, Message, Options, Session, sync
 from keepthread.errors import StoreClosed, Unavailable
+from keepthread.event_loops import LoopEnded, PerLoop, run_in
 from keepthread.memory.runtime import Background
 from keepthread.models.tokens import Estimator
-from keepthread.process.event_loops import LoopEnded, PerLoop, run_in
 from keepthread.stores.outbox.store import OutboxStore
 from keepthread.stores.sqlite import SQLiteStore
 

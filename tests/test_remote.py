@@ -24,6 +24,7 @@ from keepthread.errors import (
     Unavailable,
     Unsupported,
 )
+from keepthread.interchange.json_types import to_json
 from keepthread.memory.blobs.blobs import Blobs
 from keepthread.memory.facts.facts import Facts
 from keepthread.memory.remote.connection import ApiRequest, ServerConnection
@@ -34,7 +35,6 @@ from keepthread.memory.remote.session import RemoteSession
 from keepthread.memory.remote.turn import RemoteTurn
 from keepthread.memory.remote.values import from_json
 from keepthread.models.tokens import Estimator
-from keepthread.schema import to_json
 from keepthread.sync import Memory as BlockingMemory
 from tests.http_world import Served, listening
 

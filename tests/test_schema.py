@@ -24,9 +24,9 @@ from keepthread import (
     difference,
     types,
 )
+from keepthread.interchange.json_types import SCHEMAS, all_schemas, json_schema, to_json
 from keepthread.memory.facts.facts import Facts
 from keepthread.models.tokens import Estimator
-from keepthread.schema import SCHEMAS, all_schemas, json_schema, to_json
 from keepthread.testing.model import ScriptedModel
 from keepthread.types import Damage, Record, Reply, Scope, Tool, Usage, Verification
 

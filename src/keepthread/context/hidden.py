@@ -10,7 +10,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any, Final
 
-from keepthread.process.text_caches import LeastRecent
+from keepthread.text_caches import LeastRecent
 from keepthread.types import JSON, Hidden, Message
 
 CLEARED = "cleared"

@@ -9,9 +9,9 @@ from keepthread.context.digest import extract, turn_line
 from keepthread.context.hidden import QuestionTracker
 from keepthread.context.quoting import delimited
 from keepthread.context.trust import LOWEST_ORIGIN, lowest, trust_in
-from keepthread.process.text_caches import register_cache
 from keepthread.protocols import History, TokenCounter
 from keepthread.references import Reference, SummaryReference
+from keepthread.text_caches import register_cache
 from keepthread.types import Message, Origin, Summary
 
 COVERED: Final = "covered by the summary"

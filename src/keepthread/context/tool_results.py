@@ -11,8 +11,8 @@ from keepthread.context.ids import derived_id
 from keepthread.context.quoting import flat, sanitize
 from keepthread.context.rendering import attachment_note, label
 from keepthread.context.trust import LOWEST_ORIGIN, lowest, trust_in
-from keepthread.process.text_caches import register_cache
 from keepthread.protocols import CachedResult, TokenCounter
+from keepthread.text_caches import register_cache
 from keepthread.types import JSON, Message, Record, Span, ToolCall
 
 TOOL: Final = "tool"

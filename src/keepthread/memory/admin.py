@@ -9,11 +9,11 @@ from keepthread.errors import SessionGone, Stale
 from keepthread.memory.changes import read_changes
 from keepthread.memory.search.search import Filters, Hit
 from keepthread.memory.services import Services
-from keepthread.process.text_caches import clear_text_caches
 from keepthread.protocols import Progress
 from keepthread.stores.cursors import decode_name, encode_cursor
 from keepthread.stores.kinds import PRUNED
 from keepthread.stores.validation import check_count, seconds_of
+from keepthread.text_caches import clear_text_caches
 from keepthread.types import (
     Change,
     Cleaning,

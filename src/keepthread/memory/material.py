@@ -13,9 +13,9 @@ from keepthread.context.rendering import is_quoted
 from keepthread.context.sections import MAX_FOLLOWED
 from keepthread.context.tool_results import TOOL, cached_results
 from keepthread.context.trust import has_ended
-from keepthread.process.text_caches import register_cache
 from keepthread.protocols import CachedResult, History, Material, Store, TokenCounter, WindowStart
 from keepthread.stores.kinds import DIGEST, FOLD, MARKS, NOTE, PIN, SYSTEM
+from keepthread.text_caches import register_cache
 from keepthread.types import (
     Digest,
     Gathered,

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from keepthread.context.blocks import is_answer
 from keepthread.errors import KeepthreadError, SessionGone, StoreClosed
+from keepthread.event_loops import LOOK
 from keepthread.memory.facts.profile import FactCache
 from keepthread.memory.summaries import Compactor
 from keepthread.memory.tool_cache import drop_ended
 from keepthread.memory.tracing import Spans
-from keepthread.process.event_loops import LOOK
-from keepthread.process.text_caches import LeastRecent
 from keepthread.protocols import Store
 from keepthread.stores.leases import SECONDS, Leases, Locks
+from keepthread.text_caches import LeastRecent
 from keepthread.types import Message, SessionKey
 
 if TYPE_CHECKING:

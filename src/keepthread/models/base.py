@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Final, Protocol
 from urllib.parse import urlsplit
 
 from keepthread.errors import InvalidInput, ModelDenied, ModelRefused, ModelUnavailable
+from keepthread.event_loops import PerLoop
 from keepthread.models.context_window import known_window, window_of_service
 from keepthread.models.failures import (
     Endpoint,
@@ -28,7 +29,6 @@ from keepthread.models.request import (
     conversation,
     wire_names,
 )
-from keepthread.process.event_loops import PerLoop
 from keepthread.types import JSON, Message, Reply, Tool
 
 _FIRST_PAUSE: Final = 0.5

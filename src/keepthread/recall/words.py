@@ -6,8 +6,8 @@ from itertools import pairwise
 from typing import Final
 from unicodedata import normalize
 
-from keepthread.process.text_caches import register_cache
 from keepthread.recall.stemming import LazyPattern, forms_of, inflected_stem, is_german, stem
+from keepthread.text_caches import register_cache
 
 LONGEST: Final = 64
 """Longer words are cut to this number of characters."""

@@ -8,7 +8,6 @@ from typing import Any, Final, NamedTuple, cast
 
 from keepthread.context.ids import derived_id
 from keepthread.errors import Damaged, InvalidInput, SessionGone, Stale
-from keepthread.process.text_caches import register_cache
 from keepthread.recall.chunks import ASSISTANT
 from keepthread.recall.positions import length_of, span
 from keepthread.stores.codec import ROLES, dumps, loads
@@ -22,6 +21,7 @@ from keepthread.stores.validation import (
     plain,
     show,
 )
+from keepthread.text_caches import register_cache
 from keepthread.types import (
     JSON,
     Durability,

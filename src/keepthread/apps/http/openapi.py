@@ -26,9 +26,9 @@ from keepthread.apps.http.replies import (
     TurnState,
     WhoCalls,
 )
+from keepthread.interchange.json_types import all_schemas, json_schema
 from keepthread.memory.facts.types import Loaded
 from keepthread.protocols.server import AuditEntry
-from keepthread.schema import all_schemas, json_schema
 
 _DEFS: Final = "#/$defs/"
 _OWN: Final = (

@@ -13,8 +13,8 @@ from keepthread.apps.http.caller import Caller, Operator
 from keepthread.apps.http.cursors import sign, unsign
 from keepthread.apps.http.problems import Problem
 from keepthread.context.why import Why
+from keepthread.interchange.json_types import to_json
 from keepthread.memory.rebuild import PromptChange
-from keepthread.schema import to_json
 from keepthread.types import Message, Page, SessionInfo
 
 _TAG: Final = re.compile(r'(?:^|,)\s*(W/)?"([^"]*)"')

@@ -11,8 +11,8 @@ from keepthread.apps.http.feeds import TenantFeed
 from keepthread.apps.http.settings import HttpSettings
 from keepthread.memory.memory import Memory
 from keepthread.memory.session import Session
-from keepthread.process.text_caches import LeastRecent, register_object
 from keepthread.protocols.server import LEASE, RequestId
+from keepthread.text_caches import LeastRecent, register_object
 
 if TYPE_CHECKING:
     from keepthread.protocols.server import ServerTables

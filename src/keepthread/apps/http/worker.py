@@ -28,7 +28,7 @@ from keepthread.apps.http.state import WorkerState
 from keepthread.errors import KeepthreadError
 from keepthread.memory.memory import Memory
 from keepthread.memory.tracing import server_tracer
-from keepthread.process.text_caches import clear_text_caches
+from keepthread.text_caches import clear_text_caches
 
 STARTUP_FAILED: Final = 3
 STORE_AWAY: Final = 4

@@ -13,7 +13,7 @@ from keepthread.apps.proxy.sessions import Positions
 from keepthread.apps.proxy.settings import ProxySettings
 from keepthread.apps.proxy.types import AnswerReader, MemoryOfProxy, ReadRequest, WireName
 from keepthread.memory.owner import OwnerMemory
-from keepthread.process.text_caches import LeastRecent, register_object
+from keepthread.text_caches import LeastRecent, register_object
 
 _MEMORIES: Final = 1024
 

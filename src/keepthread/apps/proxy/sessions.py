@@ -14,7 +14,7 @@ from keepthread.errors import SessionNotFound
 from keepthread.memory.alignment import CUT, chain, find_match
 from keepthread.memory.owner import OwnerMemory
 from keepthread.memory.session import Session
-from keepthread.process.text_caches import LeastRecent
+from keepthread.text_caches import LeastRecent
 from keepthread.types import JSON, Message
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9._:-]{1,100}")

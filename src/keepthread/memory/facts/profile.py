@@ -24,11 +24,11 @@ from keepthread.memory.facts.resolution import (
     slot_of,
 )
 from keepthread.memory.facts.types import OWNER, Fact, Noted
-from keepthread.process.text_caches import register_object
 from keepthread.protocols import KnownFact, Store, Updates
 from keepthread.recall.query import query_of
 from keepthread.recall.words import characters_of, words_of
 from keepthread.stores.kinds import FACT
+from keepthread.text_caches import register_object
 from keepthread.types import Record, Scope
 
 MOST: Final = 12

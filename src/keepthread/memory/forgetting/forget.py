@@ -13,8 +13,8 @@ from keepthread.memory.forgetting.follow import Propagation, Sessions, sessions_
 from keepthread.memory.forgetting.plan import ErasurePlan, ForgetQuery, Intent, intents
 from keepthread.memory.forgetting.receipt import AffectedAnswer, Receipt
 from keepthread.memory.forgetting.receipts import StoredReceipt, find_receipt, read_receipts
-from keepthread.process.text_caches import clear_text_caches
 from keepthread.protocols import Progress, Store
+from keepthread.text_caches import clear_text_caches
 from keepthread.types import Page
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ from typing import Final, NamedTuple, cast
 from weakref import WeakSet
 
 from keepthread.errors import KeepthreadError, SessionGone, Stale, Unavailable
-from keepthread.process.text_caches import register_object
 from keepthread.protocols import Embedder, Progress, Searchable, Store
 from keepthread.recall.chunks import parts_of, pieces_of
 from keepthread.recall.positions import VIEW
 from keepthread.stores.kinds import VECTORS
+from keepthread.text_caches import register_object
 from keepthread.types import Embedding, Message, Scope, SessionKey, Unread
 
 _KEY: Final = "views"

@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, TypeVar
 
-from keepthread.process.text_caches import register_cache
+from keepthread.text_caches import register_cache
 
 VOCABULARIES: Final = ("o200k_base", "cl100k_base")
 TABLES: Final = Path(__file__).with_name("vocabularies")

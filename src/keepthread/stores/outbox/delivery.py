@@ -27,7 +27,7 @@ from keepthread.errors import (
     StoreClosed,
     Unavailable,
 )
-from keepthread.process.event_loops import LoopEnded, run_in
+from keepthread.event_loops import LoopEnded, run_in
 from keepthread.protocols import Progress
 from keepthread.stores.backend import Append, Backend, Listing
 from keepthread.stores.codec import new_id

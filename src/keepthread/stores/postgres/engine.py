@@ -28,7 +28,7 @@ from keepthread.errors import (
     Unavailable,
     WrongFormat,
 )
-from keepthread.process.event_loops import PerLoop
+from keepthread.event_loops import PerLoop
 from keepthread.stores.postgres.schema import SQL
 from keepthread.stores.postgres.words import StatsCache
 

@@ -5,7 +5,6 @@ from math import inf
 from typing import Any, cast
 
 from keepthread.errors import SessionExists, SessionGone, Stale
-from keepthread.process.text_caches import register_cache
 from keepthread.protocols import Relatives
 from keepthread.stores.backend import Listing, Position
 from keepthread.stores.links import names_in_session
@@ -21,6 +20,7 @@ from keepthread.stores.records import (
     encode_details,
     sid_of,
 )
+from keepthread.text_caches import register_cache
 from keepthread.types import SessionInfo, SessionKey
 
 

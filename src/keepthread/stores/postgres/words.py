@@ -11,9 +11,9 @@ from sys import byteorder
 from threading import Lock
 from typing import Any, Final, TypeAlias
 
-from keepthread.process.text_caches import register_cache, register_object
 from keepthread.recall.corpus import CorpusStats
 from keepthread.recall.positions import SESSION
+from keepthread.text_caches import register_cache, register_object
 from keepthread.types import Part, Segment, SessionKey, Unread
 
 _LETTERS: Final = 5  # thirty bits: two words of an owner rarely collide

@@ -19,7 +19,7 @@ from keepthread.errors import (
     StoreClosed,
     Unavailable,
 )
-from keepthread.process.event_loops import PerLoop
+from keepthread.event_loops import PerLoop
 
 try:
     import redis.asyncio as driver

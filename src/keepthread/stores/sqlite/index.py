@@ -16,7 +16,6 @@ from json import dumps, loads
 from struct import pack, unpack
 from typing import Final, NamedTuple
 
-from keepthread.process.text_caches import register_object
 from keepthread.recall.bm25 import first_used
 from keepthread.recall.corpus import CorpusStats
 from keepthread.recall.positions import MESSAGE, MOST_SEQ, VIEW, seq_of, span
@@ -26,6 +25,7 @@ from keepthread.stores.sqlite import watermarks
 from keepthread.stores.sqlite.log import check_session
 from keepthread.stores.sqlite.schema import SQL
 from keepthread.stores.sqlite.watermarks import IndexScope
+from keepthread.text_caches import register_object
 from keepthread.types import Found, MessageFilter, Part, Segment, Unread
 
 _MOST: Final = 300_000

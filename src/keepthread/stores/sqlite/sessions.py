@@ -7,7 +7,6 @@ from math import inf
 from typing import Any, Final, cast
 
 from keepthread.errors import SessionExists, SessionGone
-from keepthread.process.text_caches import register_cache
 from keepthread.protocols import Relatives
 from keepthread.recall.positions import MOST_SEQ
 from keepthread.stores.backend import Gather, Listing, Position, Tail
@@ -37,6 +36,7 @@ from keepthread.stores.sqlite.log import (
 from keepthread.stores.sqlite.records import FileScope, drop_made_of, scan_kinds, scan_newest
 from keepthread.stores.sqlite.schema import SQL
 from keepthread.stores.validation import MAX_COUNT
+from keepthread.text_caches import register_cache
 from keepthread.types import Gathered, SessionInfo, SessionKey
 
 

@@ -14,8 +14,8 @@ from keepthread.apps.cli.actions import Actions
 from keepthread.apps.cli.invocation import Call
 from keepthread.apps.cli.sanitize import sanitize
 from keepthread.errors import InvalidInput
+from keepthread.interchange.json_types import to_json
 from keepthread.protocols import Store
-from keepthread.schema import to_json
 from keepthread.stores.private_files import private_file
 from keepthread.stores.validation import check_id
 

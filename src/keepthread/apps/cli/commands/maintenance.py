@@ -13,6 +13,7 @@ from keepthread.apps.cli.invocation import Call
 from keepthread.apps.cli.report_types import counted
 from keepthread.apps.cli.wiring import current_counter, embedder_of, model_of
 from keepthread.errors import InvalidInput, SessionGone, SessionNotFound
+from keepthread.interchange.json_types import to_json
 from keepthread.memory import history as branching
 from keepthread.memory.admin import DAY, Admin
 from keepthread.memory.memory import Memory
@@ -21,7 +22,6 @@ from keepthread.memory.owner import OwnerMemory
 from keepthread.memory.summaries import Compaction
 from keepthread.models.summarizers import ByModel
 from keepthread.protocols import Progress
-from keepthread.schema import to_json
 from keepthread.stores.front import every_session
 from keepthread.types import SessionInfo
 

@@ -21,7 +21,7 @@ from keepthread.apps.http.operations import Reads, operation, returns_bytes, ret
 from keepthread.apps.http.problems import problem_of
 from keepthread.apps.http.replies import cursor_of, page_of
 from keepthread.errors import KeepthreadError
-from keepthread.schema import to_json
+from keepthread.interchange.json_types import to_json
 from keepthread.types import Change, Page
 
 router: Final = APIRouter(prefix="/v1", tags=["events"])

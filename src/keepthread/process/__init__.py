@@ -1,1 +1,0 @@
-"""The event loops of this process, and its caches of text."""
