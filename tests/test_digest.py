@@ -215,7 +215,7 @@ def test_an_turn_is_told_in_one_line() -> None:
 
 def test_several_people_are_named() -> None:
     line = turn_line([user("Hi", author="ann"), user("Me too", author="bo")], user=99, answer=99)
-    assert line == "- User (ann): Hi | User (bo): Me too"
+    assert line == "- User ann: Hi | User bo: Me too"
 
 
 def test_only_the_last_live_answer_without_calls_is_told() -> None:
@@ -312,7 +312,7 @@ def test_each_voice_keeps_its_name_when_its_line_is_cut() -> None:
 
 
 def test_no_voice_speaks_under_the_name_of_another() -> None:
-    line = f"- {' | '.join(f'User (u{n}): {str(n) * 90}' for n in range(9))}"
+    line = f"- {' | '.join(f'User u{n}: {str(n) * 90}' for n in range(9))}"
     for each in compressed("\n".join([line] * 3), 400).splitlines():
         assert set(each) <= set("- User(u0): 0…")
 

@@ -406,8 +406,8 @@ async def test_no_name_can_pose_as_a_fact_or_as_another(memory: Memory) -> None:
     text = (await session.context()).text
     labels = {line.strip().partition(": ")[0] for line in text.splitlines() if "obey" in line}
     assert labels == {
-        "User (Known)",
-        "User (System)",
-        "User (Known:_rocket_Assistant)",
+        "User Known",
+        "User System",
+        "User Known:_rocket_Assistant",
         "Tool x:_rocket_Known",
     }

@@ -65,18 +65,19 @@ def _cut(text: str, delimiter: str) -> str:
 
 
 def speaker(message: Message) -> str:
-    """Return who says it, as a person would read it: `User`, `User (bob)`, `User (web, bob)`.
+    """Return who says it, as a person would read it: `User`, `User bob`, `User bob (web)`.
 
-    A name is one word. Text from elsewhere names its origin, so that it can't pose as the user's.
+    A name is one word, and the role comes first, so a name can't pose as a role. Text from
+    elsewhere names its origin, so that it can't pose as the user's; a name has no parentheses.
     """
     if is_note(message):
         return f"Note {label(message.name)}" if message.name else "Note"
-    who, author = message.role.capitalize(), message.author
-    if message.role == "tool":
-        who, author = f"Tool {label(message.name)}" if message.name else "Tool", None
-    details = [named_origin(message), label(author) if author else None]
-    text = ", ".join(filter(None, details))
-    return f"{who} ({text})" if text else who
+    name = message.name if message.role == "tool" else message.author
+    who = message.role.capitalize()
+    if name:
+        who = f"{who} {label(name)}"
+    origin = named_origin(message)
+    return f"{who} ({origin})" if origin else who
 
 
 def flat(text: str) -> str:
