@@ -64,12 +64,14 @@ def plain_ones(words: Sequence[str]) -> list[int]:
 
 
 def places_in(sid: int, data: bytes) -> list[int]:
-    """Decode the places of a word in a session."""
-    ats = array("q", data)
+    """Decode the places of a word in a session, or in several if its number is 0."""
+    numbers = array("q", data)
     if byteorder == "little":
-        ats.byteswap()
-    head = sid << SESSION
-    return [head | at for at in ats]
+        numbers.byteswap()
+    if sid:
+        head = sid << SESSION
+        return [head | at for at in numbers]
+    return [each << SESSION | at for each, at in zip(numbers[::2], numbers[1::2], strict=True)]
 
 
 def segments_in(sid: int, data: bytes) -> Iterator[Segment]:

@@ -62,8 +62,9 @@ BEGIN
 END
 $$;
 
--- Where words are: for each word by its number and each session, the positions there, eight bytes each;
--- of a word at more positions than are asked for, at least the last ones. Before them, rows of number 0
+-- Where words are: for each word by its number and each session, the positions there, eight bytes each,
+-- or as a row of session 0 for many sessions, where each position comes after its session's number; of a
+-- word at more positions than are asked for, at least the last ones. Before them, rows of number 0
 -- and -1 are what `segments_since` returns, and those of number -2 what `unread` does. In rows of lower
 -- numbers, -3 for the first word, are earlier positions of a frequent word where a rarer one is, too. A
 -- word with a mark after it is not looked for if the plain one, whose number is given with it, is nowhere.
@@ -142,10 +143,10 @@ DECLARE
     ats    bigint[];
     parts  double precision[];  -- those of the ranges up to each
     eras   text[];
-    one    record;
     looked double precision;
     wanted double precision;
     found  bigint;
+    places bigint;
     depth  integer;
     k      integer;
     j      integer;
@@ -181,19 +182,17 @@ BEGIN
                 asked := _words[n] || _behind || ':*';
             END IF;
             PERFORM set_config('keepthread.asked', asked::text, true);
-            FOR one IN
-                SELECT w.sid, string_agg(int8send(w.at), ''::bytea) AS data, count(*) AS places
-                FROM keepthread.asked w
-                WHERE w.tenant = _tenant AND w.whose = _whose AND w.view = _view
-                  AND w.sid BETWEEN _low AND _high AND (walled OR w.words @@ asked)
-                  AND (w.sid, w.at) >= (sids[j], ats[j])
-                  AND (k = 1 OR (w.sid, w.at) < (sids[k - 1], ats[k - 1]))
-                GROUP BY w.sid
-            LOOP
-                word := n; sid := one.sid; data := one.data;
-                found := found + one.places;
+            SELECT string_agg(int8send(w.sid) || int8send(w.at), ''::bytea), count(*) INTO data, places
+            FROM keepthread.asked w
+            WHERE w.tenant = _tenant AND w.whose = _whose AND w.view = _view
+              AND w.sid BETWEEN _low AND _high AND (walled OR w.words @@ asked)
+              AND (w.sid, w.at) >= (sids[j], ats[j])
+              AND (k = 1 OR (w.sid, w.at) < (sids[k - 1], ats[k - 1]));
+            IF places > 0 THEN
+                word := n; sid := 0;
+                found := found + places;
                 RETURN NEXT;
-            END LOOP;
+            END IF;
             k := j + 1;
         END LOOP;
         depths[n] := k - 1;
@@ -208,7 +207,7 @@ BEGIN
         asked := (_words[n] || _behind || ':*')::tsquery && rare;
         PERFORM set_config('keepthread.asked', asked::text, true);
         RETURN QUERY
-            SELECT -2 - n::bigint, f.sid, string_agg(int8send(f.at), ''::bytea)
+            SELECT -2 - n::bigint, 0::bigint, string_agg(int8send(f.sid) || int8send(f.at), ''::bytea)
             FROM (
                 SELECT w.sid, w.at FROM keepthread.asked w
                 WHERE w.tenant = _tenant AND w.whose = _whose AND w.view = _view
@@ -216,7 +215,7 @@ BEGIN
                   AND (w.sid, w.at) < (sids[depths[n]], ats[depths[n]])
                 ORDER BY w.sid DESC, w.at DESC LIMIT _most
             ) f
-            GROUP BY f.sid;
+            HAVING count(*) > 0;
     END LOOP;
 END
 $$;
