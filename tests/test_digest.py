@@ -311,6 +311,14 @@ def test_each_voice_keeps_its_name_when_its_line_is_cut() -> None:
         assert each.endswith(" | used search")
 
 
+def test_a_long_name_hides_neither_role_nor_origin() -> None:
+    said = Message(role="user", author="a" * 64, origin="web", content="word " * 60)
+    line = turn_line([said], user=300, answer=99)
+    for limit in range(150, 900, 10):
+        for each in compressed("\n".join([line] * 3), limit).splitlines():
+            assert each.startswith("- User (web) a"), (limit, each)
+
+
 def test_no_voice_speaks_under_the_name_of_another() -> None:
     line = f"- {' | '.join(f'User u{n}: {str(n) * 90}' for n in range(9))}"
     for each in compressed("\n".join([line] * 3), 400).splitlines():

@@ -65,19 +65,17 @@ def _cut(text: str, delimiter: str) -> str:
 
 
 def speaker(message: Message) -> str:
-    """Return who says it, as a person would read it: `User`, `User bob`, `User bob (web)`.
+    """Return who says it, as a person would read it: `User`, `User bob`, `User (web) bob`.
 
-    A name is one word, and the role comes first, so a name can't pose as a role. Text from
-    elsewhere names its origin, so that it can't pose as the user's; a name has no parentheses.
+    A name is one word without parentheses, and comes last: it can pose as no role and as no
+    origin, and a line that is cut for its length keeps both.
     """
     if is_note(message):
         return f"Note {label(message.name)}" if message.name else "Note"
-    name = message.name if message.role == "tool" else message.author
-    who = message.role.capitalize()
-    if name:
-        who = f"{who} {label(name)}"
     origin = named_origin(message)
-    return f"{who} ({origin})" if origin else who
+    name = message.name if message.role == "tool" else message.author
+    parts = [message.role.capitalize(), f"({origin})" if origin else "", label(name or "")]
+    return " ".join(filter(None, parts))
 
 
 def flat(text: str) -> str:
