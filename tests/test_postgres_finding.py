@@ -208,6 +208,21 @@ async def test_the_newest_places_are_found_whatever_era_they_are_of(
     assert earlier > 1
 
 
+async def test_a_frequent_word_that_is_never_beside_a_rarer_one_has_no_older_places(
+    postgres: PostgresServer, store: PostgresStore
+) -> None:
+    with_short_eras(postgres)
+    for number in range(12):
+        key = await talk(store, "oat" if number == 0 else "-", id=str(number), owner="ana")
+        await store.append(key, [user("tea") for _ in range(5)])
+        await read_on(store)
+    finder = await store.finder()
+    assert finder is not None
+    found = await finder.places(VIEW, ["tea", "oat"], owner="ana", max_places=3)
+    assert [len(found.places[word]) for word in ("tea", "oat")] == [3, 1]
+    assert not any(found.older.values())
+
+
 @given(st.lists(st.tuples(st.booleans(), more_steps), max_size=12))
 @settings(max_examples=examples(6), deadline=None)
 def test_two_processes_know_what_a_third_finds_out(
