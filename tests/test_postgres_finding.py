@@ -3,7 +3,7 @@
 import asyncio
 import random
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from itertools import product
 from pathlib import Path
@@ -131,23 +131,46 @@ async def test_who_stands_above_the_walls_finds_the_same(
 # --- eras, changes and unread sessions ---
 
 
-def with_short_eras(postgres: PostgresServer) -> None:
+@pytest.fixture
+def short_eras(postgres: PostgresServer, request: pytest.FixtureRequest) -> Iterator[None]:
     """Let a range of positions be divided when it has a few chunks, not thousands."""
-    for name in ("count_parts", "places_by_era"):
-        ((made,),) = postgres.execute(
+    many = getattr(request, "param", 4)
+    made = [
+        postgres.execute(
             "SELECT pg_get_functiondef(oid) FROM pg_proc WHERE proname = %s"
             " AND pronamespace = 'keepthread'::regnamespace",
             name,
-        )
-        assert made.count("8192") == 1
-        shorter = made.replace("8192", "4").replace("2048", "2")
-        postgres.execute(shorter.replace("%", "%%"))
+        )[0][0].replace("%", "%%")
+        for name in ("count_parts", "places_by_era")
+    ]
+    for function in made:
+        assert function.count("8192") == 1
+        postgres.execute(function.replace("8192", str(many)).replace("2048", str(many // 2)))
+    yield
+    for function in made:
+        postgres.execute(function)
 
 
+# How many chunks each era has, and how many words have the letters of another era than that of
+# their position.
+_BY_ERA = """
+SELECT count(DISTINCT w),
+       count(*) FILTER (WHERE right(l.lexeme, 2) <> keepthread.era_letters(e.number))
+FROM keepthread.words w, unnest(w.words) l,
+LATERAL (SELECT keepthread.era_of(w.tenant, w.view, w.whose, w.sid, w.at) AS number) e
+GROUP BY w.whose, e.number
+"""
+# Eras of several ranges that count as if they were not full.
+_TOO_OPEN = """
+SELECT number FROM keepthread.eras GROUP BY whose, number
+HAVING count(*) > 1 AND bool_or(parts BETWEEN 0 AND %s)
+"""
+
+
+@pytest.mark.usefixtures("short_eras")
 async def test_the_newest_places_are_found_whatever_era_they_are_of(
     postgres: PostgresServer, store: PostgresStore
 ) -> None:
-    with_short_eras(postgres)
     rng = random.Random(SEED)
     ram = RamStore()
     keys: list[list[SessionKey]] = []
@@ -208,10 +231,83 @@ async def test_the_newest_places_are_found_whatever_era_they_are_of(
     assert earlier > 1
 
 
-async def test_a_frequent_word_that_is_never_beside_a_rarer_one_has_no_older_places(
+@pytest.mark.parametrize("order", ["newest first", "oldest first", "by chance"])
+@pytest.mark.parametrize("early", [0, 3])
+@pytest.mark.usefixtures("short_eras")
+async def test_an_index_that_is_made_at_once_is_divided_as_well(
+    postgres: PostgresServer, store: PostgresStore, order: str, early: int
+) -> None:
+    rng = random.Random(f"{SEED} {order} {early}")
+    keys = []
+    for number in range(60):
+        if rng.random() < 0.2:
+            await talk(store, "of somebody else", id=f"other {number}", owner="bea")
+        texts = ["tea milk"] * rng.randrange(5)
+        keys.append(await talk(store, *texts, id=str(number), owner="ana"))
+        if number < early:
+            await read_on(store, owner="ana")
+    asked = list(keys)
+    if order == "newest first":
+        asked.reverse()
+    elif order == "by chance":
+        rng.shuffle(asked)
+    for key in asked:
+        await read_on(store, session=key, limit=rng.randrange(1, 6))
+        for later in rng.sample(keys, k=rng.random() < 0.1):
+            await store.append(later, [user("tea again")])
+    await read_on(store)
+    sizes = postgres.execute(_BY_ERA)
+    assert not any(misplaced for _, misplaced in sizes)
+    assert len(sizes) > 15
+    assert max(chunks for chunks, _ in sizes) <= 8  # a range has 3, and a session 4 is added
+    assert postgres.execute(_TOO_OPEN, 3) == []
+    finder = await store.finder()
+    assert finder is not None
+    expected = [(key, m.seq) for key in keys for m in await store.read(key) if "tea" in m.content]
+    for most in (1, 7, 30, 5000):
+        found = (await finder.places(VIEW, ["tea"], owner="ana", max_places=most)).places["tea"]
+        assert [(SessionKey(str(session_of(p))), seq_of(p)) for p in found] == expected[-most:]
+
+
+@pytest.mark.parametrize("short_eras", [16], indirect=True)
+@pytest.mark.usefixtures("short_eras")
+async def test_an_index_of_short_sessions_in_any_order_has_many_eras(
     postgres: PostgresServer, store: PostgresStore
 ) -> None:
-    with_short_eras(postgres)
+    rng = random.Random(SEED)
+    keys = [await talk(store, "tea", id=str(number), owner="ana") for number in range(128)]
+    for key in rng.sample(keys, k=len(keys)):
+        await read_on(store, session=key)
+    sizes = postgres.execute(_BY_ERA)
+    assert not any(misplaced for _, misplaced in sizes)
+    assert [chunks for chunks, _ in sizes if chunks > 32] == []
+    assert postgres.execute(_TOO_OPEN, 15) == []
+
+
+@pytest.mark.usefixtures("short_eras")
+async def test_two_processes_that_index_an_owner_agree_about_its_eras(
+    postgres: PostgresServer, url: str, store: PostgresStore
+) -> None:
+    rng = random.Random(SEED)
+    keys = [await talk(store, *["tea milk"] * 3, id=str(n), owner="ana") for n in range(40)]
+    rng.shuffle(keys)
+
+    async def index(by: PostgresStore, theirs: list[SessionKey]) -> None:
+        for key in theirs:
+            await read_on(by, session=key, limit=2)
+
+    async with await PostgresStore.open(url) as second:
+        await asyncio.gather(*(index((store, second)[n % 2], keys[n::4]) for n in range(4)))
+    sizes = postgres.execute(_BY_ERA)
+    assert not any(misplaced for _, misplaced in sizes)
+    assert sum(chunks for chunks, _ in sizes) == 120
+    assert len(sizes) > 15
+
+
+@pytest.mark.usefixtures("short_eras")
+async def test_a_frequent_word_that_is_never_beside_a_rarer_one_has_no_older_places(
+    store: PostgresStore,
+) -> None:
     for number in range(12):
         key = await talk(store, "oat" if number == 0 else "-", id=str(number), owner="ana")
         await store.append(key, [user("tea") for _ in range(5)])

@@ -299,9 +299,90 @@ BEGIN
 END
 $$;
 
+-- Give sessions that are still to be indexed eras of their own, where enough of them follow one another in the
+-- range that begins at a position: an import, or all that a new view has to read. `_sid` is the session that
+-- is being indexed, with new chunks. What else is in the range keeps its era, and is full if the range is. No
+-- session with words comes into another era.
+CREATE FUNCTION keepthread.divide_ahead(
+    _tenant integer, _view integer, _whose bigint, _sid bigint, _parts bigint, _low bigint, _at bigint,
+    _is_full boolean, _many bigint
+) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    high CONSTANT bigint := coalesce((
+        SELECT e.sid + (e.at > 0)::integer FROM keepthread.eras e
+        WHERE e.tenant = _tenant AND e.view = _view AND e.whose = _whose AND (e.sid, e.at) > (_low, _at)
+        ORDER BY e.sid, e.at LIMIT 1), 9223372036854775807);
+BEGIN
+    INSERT INTO keepthread.eras AS e (whose, sid, at, parts, tenant, view, number)
+    WITH known AS (
+        SELECT o.sid, sum(o.parts) AS parts
+        FROM (
+            SELECT t.sid, t.parts FROM keepthread.segments t
+            WHERE t.tenant = _tenant AND t.view = _view AND t.whose = _whose AND t.sid >= _low AND t.sid < high
+            UNION ALL
+            SELECT _sid, _parts
+        ) o
+        GROUP BY o.sid
+    ), ahead AS (
+        SELECT u.sid, m.seq AS parts
+        FROM keepthread.unread u,
+        LATERAL (
+            SELECT m.seq FROM keepthread.messages m
+            WHERE m.tenant = _tenant AND m.sid = u.sid
+            ORDER BY m.seq DESC LIMIT 1
+        ) m
+        WHERE u.tenant = _tenant AND u.whose = _whose AND u.view = 0 AND u.sid >= _low AND u.sid < high
+          AND NOT EXISTS (SELECT FROM known k WHERE k.sid = u.sid)
+    ), runs AS (
+        SELECT o.sid, o.parts, o.is_ahead,
+               count(*) FILTER (WHERE NOT o.is_ahead) OVER (ORDER BY o.sid) AS run
+        FROM (
+            SELECT k.sid, k.parts, false AS is_ahead FROM known k
+            UNION ALL
+            SELECT a.sid, a.parts, true FROM ahead a
+        ) o
+    ), sums AS (
+        SELECT r.sid, r.parts, r.is_ahead, r.run,
+               sum(r.parts) OVER (PARTITION BY r.run, r.is_ahead) AS whole,
+               sum(r.parts) OVER (PARTITION BY r.run, r.is_ahead ORDER BY r.sid) - r.parts AS before
+        FROM runs r
+    ), pieces AS (
+        SELECT s.sid, s.parts, s.is_ahead,
+               CASE WHEN s.is_ahead AND s.whole >= _many
+                    THEN ARRAY[s.run, div(s.before, _many)] ELSE '{}' END AS piece
+        FROM sums s
+    ), ends AS (
+        SELECT p.*, p.piece IS DISTINCT FROM lag(p.piece) OVER (ORDER BY p.sid) AS is_first FROM pieces p
+    ), ranges AS (
+        SELECT r.range, min(r.sid) AS sid, r.piece, sum(r.parts) FILTER (WHERE NOT r.is_ahead) AS parts
+        FROM (
+            SELECT n.*, count(*) FILTER (WHERE n.is_first) OVER (ORDER BY n.sid) AS range FROM ends n
+        ) r
+        GROUP BY r.range, r.piece
+    )
+    SELECT _whose, CASE WHEN r.range = 1 THEN _low ELSE r.sid END, CASE WHEN r.range = 1 THEN _at ELSE 0 END,
+           CASE WHEN r.piece <> '{}' THEN 0
+                WHEN _is_full THEN -greatest(r.parts, 1)
+                ELSE coalesce(r.parts, 0) END,
+           _tenant, _view,
+           CASE WHEN r.piece = '{}' THEN (
+               SELECT e.number FROM keepthread.eras e
+               WHERE e.tenant = _tenant AND e.view = _view AND e.whose = _whose AND e.sid = _low AND e.at = _at)
+           ELSE row_number() OVER (PARTITION BY r.piece = '{}' ORDER BY r.range) + (
+               SELECT max(e.number) FROM keepthread.eras e
+               WHERE e.tenant = _tenant AND e.view = _view AND e.whose = _whose) END
+    FROM ranges r
+    WHERE EXISTS (SELECT FROM ranges o WHERE o.piece <> '{}')
+    ON CONFLICT (tenant, view, whose, sid, at) DO UPDATE
+    SET parts = excluded.parts, number = excluded.number;
+END
+$$;
+
 -- Count new chunks before a position of a session. If their range has come to have many, chunks of later
 -- sessions are of a new era, and so are later chunks of this session if it has a good share of them. Chunks
--- of other sessions keep their era.
+-- of other sessions keep their era. The caller has locked the owner's row of `corpora`, so who indexes at
+-- the same time sees the new eras when it has locked that row, and begins again.
 CREATE FUNCTION keepthread.count_parts(
     _tenant integer, _view integer, _whose bigint, _sid bigint, _high bigint, _parts bigint
 ) RETURNS void
@@ -319,6 +400,7 @@ BEGIN
     IF NOT FOUND THEN
         INSERT INTO keepthread.eras (whose, sid, at, parts, tenant, view, number)
         VALUES (_whose, 0, 0, _parts, _tenant, _view, 0);
+        PERFORM keepthread.divide_ahead(_tenant, _view, _whose, _sid, _parts, 0, 0, _parts >= many, many);
         RETURN;
     END IF;
     IF NOT one.is_full THEN
@@ -326,6 +408,9 @@ BEGIN
         WHERE e.tenant = _tenant AND e.view = _view AND e.whose = _whose AND e.sid = one.sid AND e.at = one.at;
         IF one.parts + _parts < many THEN
             RETURN;
+        ELSIF one.parts < many THEN
+            PERFORM keepthread.divide_ahead(
+                _tenant, _view, _whose, _sid, _parts, one.sid, one.at, true, many);
         END IF;
     END IF;
     above := keepthread.era_of(_tenant, _view, _whose, _sid + 1, 0);

@@ -155,7 +155,7 @@ BEGIN
     INTO sids, ats, parts, eras
     FROM (
         SELECT e.sid, e.at, e.number,
-               1 + sum(greatest(e.parts, 0)) OVER (ORDER BY e.sid DESC, e.at DESC) AS parts
+               1 + sum(abs(e.parts)) OVER (ORDER BY e.sid DESC, e.at DESC) AS parts
         FROM keepthread.eras e
         WHERE e.tenant = _tenant AND e.view = _view AND e.whose = _whose AND e.sid <= _high
           AND (e.sid, e.at) >= coalesce((

@@ -256,8 +256,8 @@ CREATE TABLE keepthread.unread (
 
 -- Ranges of an owner's positions, each from its first position to the next range. The words of a range have
 -- the range's era after them, so that the newest places of a frequent word are read without the others.
--- A range is divided when it has many chunks; `parts` counts about how many it has, and is -1 if it is the
--- rest of a range that was divided: its era is full.
+-- A range is divided when it has many chunks; `parts` counts about how many it has, and is negative if it is
+-- the rest of a range that was divided: its era is full.
 CREATE TABLE keepthread.eras (
     whose  bigint  NOT NULL,
     sid    bigint  NOT NULL,
