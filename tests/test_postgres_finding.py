@@ -132,7 +132,9 @@ async def test_who_stands_above_the_walls_finds_the_same(
 
 
 @pytest.fixture
-def short_eras(postgres: PostgresServer, request: pytest.FixtureRequest) -> Iterator[None]:
+def short_eras(
+    postgres: PostgresServer, store: PostgresStore, request: pytest.FixtureRequest
+) -> Iterator[None]:
     """Let a range of positions be divided when it has a few chunks, not thousands."""
     many = getattr(request, "param", 4)
     made = [
@@ -282,6 +284,23 @@ async def test_an_index_of_short_sessions_in_any_order_has_many_eras(
     assert not any(misplaced for _, misplaced in sizes)
     assert [chunks for chunks, _ in sizes if chunks > 32] == []
     assert postgres.execute(_TOO_OPEN, 15) == []
+
+
+@pytest.mark.usefixtures("short_eras")
+async def test_a_word_in_every_fourth_message_is_found_over_many_ranges(
+    postgres: PostgresServer, store: PostgresStore
+) -> None:
+    said = ["tea", "-", "-", "-"]
+    keys = [await talk(store, *said * 3, id=str(number), owner="ana") for number in range(40)]
+    await read_on(store)
+    ((eras,),) = postgres.execute("SELECT count(*) FROM keepthread.eras")
+    assert eras > 64
+    finder = await store.finder()
+    assert finder is not None
+    expected = [(key, seq) for key in keys for seq in (1, 5, 9)]
+    for most in (10, 40, 59):
+        found = (await finder.places(VIEW, ["tea"], owner="ana", max_places=most)).places["tea"]
+        assert [(SessionKey(str(session_of(p))), seq_of(p)) for p in found] == expected[-most:]
 
 
 @pytest.mark.usefixtures("short_eras")

@@ -315,7 +315,7 @@ DECLARE
         ORDER BY e.sid, e.at LIMIT 1), 9223372036854775807);
 BEGIN
     INSERT INTO keepthread.eras AS e (whose, sid, at, parts, tenant, view, number)
-    WITH known AS (
+    WITH known AS (  -- sessions with words
         SELECT o.sid, sum(o.parts) AS parts
         FROM (
             SELECT t.sid, t.parts FROM keepthread.segments t
@@ -324,7 +324,7 @@ BEGIN
             SELECT _sid, _parts
         ) o
         GROUP BY o.sid
-    ), ahead AS (
+    ), ahead AS (  -- sessions without; a message is about a chunk
         SELECT u.sid, m.seq AS parts
         FROM keepthread.unread u,
         LATERAL (
@@ -334,7 +334,7 @@ BEGIN
         ) m
         WHERE u.tenant = _tenant AND u.whose = _whose AND u.view = 0 AND u.sid >= _low AND u.sid < high
           AND NOT EXISTS (SELECT FROM known k WHERE k.sid = u.sid)
-    ), runs AS (
+    ), runs AS (  -- those ahead with the same number follow one another
         SELECT o.sid, o.parts, o.is_ahead,
                count(*) FILTER (WHERE NOT o.is_ahead) OVER (ORDER BY o.sid) AS run
         FROM (
@@ -347,14 +347,14 @@ BEGIN
                sum(r.parts) OVER (PARTITION BY r.run, r.is_ahead) AS whole,
                sum(r.parts) OVER (PARTITION BY r.run, r.is_ahead ORDER BY r.sid) - r.parts AS before
         FROM runs r
-    ), pieces AS (
+    ), pieces AS (  -- a long run in pieces; all else keeps the era
         SELECT s.sid, s.parts, s.is_ahead,
                CASE WHEN s.is_ahead AND s.whole >= _many
                     THEN ARRAY[s.run, div(s.before, _many)] ELSE '{}' END AS piece
         FROM sums s
     ), ends AS (
         SELECT p.*, p.piece IS DISTINCT FROM lag(p.piece) OVER (ORDER BY p.sid) AS is_first FROM pieces p
-    ), ranges AS (
+    ), ranges AS (  -- sessions side by side of the same piece
         SELECT r.range, min(r.sid) AS sid, r.piece, sum(r.parts) FILTER (WHERE NOT r.is_ahead) AS parts
         FROM (
             SELECT n.*, count(*) FILTER (WHERE n.is_first) OVER (ORDER BY n.sid) AS range FROM ends n

@@ -135,6 +135,7 @@ LANGUAGE plpgsql STABLE SET enable_bitmapscan = on AS $$
 DECLARE
     walled CONSTANT boolean := row_security_active('keepthread.asked');
     few    CONSTANT bigint := 8192;  -- chunks to look at first
+    named  CONSTANT integer := 32;  -- ranges that a query names; for more, it reads the word in all
     asked  tsquery;
     seen   boolean[] := '{}';
     depths integer[] := '{}';
@@ -171,12 +172,12 @@ BEGIN
         WHILE k <= depth AND found < _most LOOP
             IF found * (parts[depth] / greatest(looked, 1)) > 2 * _most OR looked = 0 THEN
                 wanted := CASE WHEN looked = 0 THEN few ELSE 1.2 * looked * _most / found END;
-                j := least(depth, greatest(k, width_bucket(wanted, parts) + 1));
+                j := least(depth, k + named - 1, greatest(k, width_bucket(wanted, parts) + 1));
             ELSE
                 j := depth;
             END IF;
             looked := parts[j];
-            IF j - k < 16 THEN
+            IF j - k < named THEN
                 asked := (SELECT string_agg(_words[n] || _behind || e, ' | ') FROM unnest(eras[k:j]) AS e);
             ELSE
                 asked := _words[n] || _behind || ':*';
