@@ -159,16 +159,19 @@ def _nonce(rng: random.Random, known: Known) -> str:
     )
 
 
+_WORDS: Final = ("delimiter", "delimiter", "Delimiter", "deIimiter", "de1imiter", "de\u04cfimiter")
+
+
 def _end(rng: random.Random, known: Known) -> str:
     left, right = rng.choice(BRACKETS)
     words = rng.choice(("end of quote", "End of quote", "end of quote".translate(WIDE)))
-    return f"{left}{words}, delimiter {_nonce(rng, known)}{right}"
+    return f"{left}{words}, {rng.choice(_WORDS)} {_nonce(rng, known)}{right}"
 
 
 def _head(rng: random.Random, known: Known) -> str:
     left, right = rng.choice(BRACKETS)
     title = rng.choice(("recalled", "Earlier conversation, in short", "Known facts about the user"))
-    return f"{left}{title}, quoted, delimiter {_nonce(rng, known)}{right}"
+    return f"{left}{title}, quoted, {rng.choice(_WORDS)} {_nonce(rng, known)}{right}"
 
 
 def _closing_delimiter(order: str, rng: random.Random, known: Known) -> str:

@@ -24,6 +24,7 @@ def held_by_objects(markers: Sequence[Masked]) -> list[int]:
 
     Freed memory isn't searched: Python does not overwrite it.
     """
+    gc.unfreeze()  # what is frozen is not among the collector's objects
     gc.collect()
     data = b"\0".join(_texts())
     return [

@@ -85,7 +85,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_runtestloop() -> None:
-    """Let the collector of garbage pass over what was loaded: it stays until the end."""
+    """Let the garbage collector pass over what was loaded: it stays until the end."""
     gc.collect()
     gc.freeze()
 

@@ -1,6 +1,8 @@
 """A file of this keepthread opens with all it holds; one of an earlier version is refused."""
 
+import json
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,11 +12,14 @@ import pytest
 from keepthread import RamStore, Record, Scope, SessionInfo, SessionKey, SQLiteStore
 from keepthread.errors import WrongFormat
 from keepthread.protocols import Store
+from keepthread.references import References
 from keepthread.stores.postgres import schema as postgres_schema
+from keepthread.stores.records import decode_details, encode_details
 from keepthread.stores.sqlite import schema as sqlite_schema
 from keepthread.stores.validation import check_format
 from tests.formats.content import HERE, fill, make, settled
 
+ROOT = Path(__file__).resolve().parent.parent
 FILES = sorted(HERE.glob("format-*.db"))
 
 
@@ -59,6 +64,31 @@ def test_each_earlier_format_names_the_last_commit_that_reads_it(first: int, sch
             check_format("a store", number, schema.FORMAT, schema.READERS)
 
 
+@pytest.mark.parametrize(
+    ("schema", "path"),
+    [
+        (sqlite_schema, "src/keepthread/stores/sqlite/schema.py"),
+        (postgres_schema, "src/keepthread/stores/postgres/schema.py"),
+    ],
+)
+def test_the_commit_for_the_newest_older_format_reads_it(schema: Any, path: str) -> None:
+    if _git("cat-file", "-e", "4ce31d9") is None:
+        pytest.skip("this copy has no history")
+    text = _git("show", f"{schema.READERS[-1]}:{path}")
+    assert text is not None
+    assert f"FORMAT: Final = {schema.FORMAT - 1}\n" in text
+
+
+def _git(*arguments: str) -> str | None:
+    """Return what git prints; None if it fails or is not installed."""
+    git = shutil.which("git")
+    if git is None:
+        return None
+    command = [git, "-C", str(ROOT), *arguments]
+    ran = subprocess.run(command, check=False, capture_output=True, text=True)
+    return None if ran.returncode else ran.stdout
+
+
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 async def test_a_file_of_an_earlier_version_is_refused_with_the_commit_to_export_with(
     file: Path, tmp_path: Path
@@ -69,3 +99,15 @@ async def test_a_file_of_an_earlier_version_is_refused_with_the_commit_to_export
     with pytest.raises(WrongFormat, match=rf"format {number}, .*at commit 4ce31d9"):
         await SQLiteStore.open(path)
     assert path.read_bytes() == file.read_bytes()
+
+
+def test_a_delimiter_is_read_by_its_former_name() -> None:
+    session = SessionInfo(id="s", delimiter="0a1b")
+    details = json.loads(encode_details(session))
+    details["fence"] = details.pop("delimiter")
+    assert decode_details(json.dumps(details).encode())["delimiter"] == "0a1b"
+
+    made = References("s", "Window", "bytes", False, "0a1b", 1, "", (), "k", "d")
+    value = made.to_record()
+    value["fence"] = value.pop("delimiter")
+    assert References.from_record(value, "s") == made._replace(messages=[])

@@ -352,12 +352,10 @@ async def test_a_model_finds_neither_what_clear_hid_nor_its_own_question(memory:
     session = await memory.session("s", owner="ana")
     await talk(session, "My secret project is called zanzibar", "Noted, zanzibar")
     await session.clear()
-    await talk(session, "The garden project needs a delimiter", "A delimiter it is")
+    await talk(session, "The garden project needs a hedge", "A hedge it is")
     async with session.turn("What is my project called?") as turn:
-        assert await told(turn, "project called zanzibar") == [
-            "The garden project needs a delimiter"
-        ]
-        assert await told(turn, "project", limit=1) == ["The garden project needs a delimiter"]
+        assert await told(turn, "project called zanzibar") == ["The garden project needs a hedge"]
+        assert await told(turn, "project", limit=1) == ["The garden project needs a hedge"]
     assert len(await memory.search("zanzibar", owner="ana")) == 2  # by hand all is found
 
 

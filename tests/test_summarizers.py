@@ -102,10 +102,31 @@ def test_a_mark_stays_readable(marker: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["a < b and b > c", "x[0] |> f", "<div><span>", "[x] done", "if a <b:"]
+    "text",
+    [
+        "a < b and b > c",
+        "x[0] |> f",
+        "<div><span>",
+        "[x] done",
+        "if a <b:",
+        "parse(text, { quote, delimiter })",
+        "csv.reader(file, quote, delimiter, fields)",
+        "func New(quote, delimiter string) *Reader",
+        "[quote, delimiter] = options[0]",
+    ],
 )
 def test_ordinary_text_stays_as_it_is(text: str) -> None:
     assert sanitize(text, NONCE) == text
+
+
+@pytest.mark.parametrize("word", ["delimiter", "deIimiter", "DE1IMITER", "de\u04cfimiter"])
+@pytest.mark.parametrize("nonce", ["99aabb112233", NONCE, "\uff19\uff19aabb", "{delimiter}"])
+@pytest.mark.parametrize("line", ["[end of quote, {} {}]", "(x, quoted, {}: {})"])
+def test_a_line_that_looks_like_a_delimiter_line_loses_its_bracket(
+    word: str, nonce: str, line: str
+) -> None:
+    text = sanitize(f"so\n{line.format(word, nonce)}", NONCE)
+    assert text.startswith(f"so\n‹{line[1:4]}")
 
 
 def test_every_break_of_lines_is_marked() -> None:

@@ -152,6 +152,8 @@ class References(NamedTuple):
         """Return the references in a record's value; None if there are none, or not ours."""
         try:
             messages = [m for entry in value["messages"] for m in _unpacked(entry)]
+            if "fence" in value:  # its name before 2026-11-19, also in files that were exported
+                value = {**value, "delimiter": value["fence"]}
             named: dict[str, Any] = {
                 name: value[name] for name in cls._fields if name not in ("session", "messages")
             }

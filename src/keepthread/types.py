@@ -144,10 +144,7 @@ class SessionInfo:
 
     @property
     def version(self) -> str:
-        """Return a text that differs once title, tags, prompt or metadata were changed.
-
-        Appending messages does not change it, erasing messages does.
-        """
+        """Return a text that changes with title, tags, prompt and metadata, and with erasures."""
         described = (self.title, self.title_seq, [*self.tags], self.system_prompt, self.epoch)
         data = json.dumps([*described, self.meta], sort_keys=True)
         return sha256(data.encode()).hexdigest()[:16]
@@ -489,12 +486,14 @@ class Residue(NamedTuple):
 
 
 class Cleaning(NamedTuple):
-    """The steps a store took to remove the bytes of erased data: in words, `done`."""
+    """The steps a store took to remove the bytes of erased data."""
 
     done: Sequence[str]
+    """The steps, in words."""
     searched: Sequence[str]
-    found: Sequence[bytes]
-    """The names of the files that were searched for the probes, and the probes found in one."""
+    """The names of the files that were searched for the probes."""
+    found: Sequence[int]
+    """The places in the list of probes of those that are still in one of the files."""
     residues: Sequence[Residue] = ()
     again: bool = False
     """Whether a temporary obstacle prevented part of it, so that it should be repeated later."""

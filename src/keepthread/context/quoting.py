@@ -14,10 +14,17 @@ from keepthread.protocols import TokenCounter
 from keepthread.types import Message
 
 CUT: Final = "…"
-_DELIMITER_LINE: Final = r"[(\[{](?=[^\n(\[{]{0,200}?\bquoted?\W{1,4}delimiter\b)"
-"""The start of a delimiter line, as `read` returns it: only we write those."""
 _AS_DIGITS: Final = str.maketrans("li|oszgq", "11105299")
 """Characters that look like digits; none of them is a hexadecimal digit itself."""
+_QUOTE, _DELIMITER = (word.translate(_AS_DIGITS) for word in ("quote", "delimiter"))
+_DELIMITER_LINE: Final = (
+    rf"[(\[{{](?=[^\n(\[{{]{{0,200}}?\b{_QUOTE}d?\W{{1,4}}{_DELIMITER}\b"
+    rf"[^\w\n,;)\]]{{0,5}}(?:\.\.\.|[0-9a-f]{{4}}|{_DELIMITER}))"
+)
+"""The start of a delimiter line, as `read` returns it with digits for letters that look like them.
+
+Only we write those. Code may have the words `(quote, delimiter)`, with no such number after them.
+"""
 
 
 def sanitize(text: str, delimiter: str = "") -> str:
@@ -39,11 +46,11 @@ def _without(text: str, delimiter: str) -> str:
     `0a`.
     """
     text, delimiter = text.replace(delimiter, CUT), read(delimiter).translate(_AS_DIGITS)
-    seen = read(text)
-    if delimiter and delimiter in re.sub(r"[\W_]+", "", seen.translate(_AS_DIGITS)):
+    seen = read(text).translate(_AS_DIGITS)
+    if delimiter and delimiter in re.sub(r"[\W_]+", "", seen):
         text = _cut(text, delimiter)
-        seen = read(text)
-    if "delimiter" not in seen or not (found := list(re.finditer(_DELIMITER_LINE, seen))):
+        seen = read(text).translate(_AS_DIGITS)
+    if _DELIMITER not in seen or not (found := list(re.finditer(_DELIMITER_LINE, seen))):
         return text
     places = [place for _, place in reading(text)]
     starts = {places[each.start()] for each in found}

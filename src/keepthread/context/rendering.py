@@ -33,13 +33,13 @@ MESSAGE_FRAME: Final = 6
 CALL_FRAME: Final = 8
 """Tokens for what wraps one tool call."""
 AUTHOR_FRAME: Final = 2
-"""Tokens for the parentheses around an author."""
+"""Tokens for an author after the role."""
 ATTACHMENT_COST: Final = 1600
 """Tokens for one image that a model is shown: about what a large one takes."""
 NOTE_FRAME: Final = 5
 """Tokens for the line of an attachment that is only named, beside its text."""
 ORIGIN_FRAME: Final = 5
-"""Tokens for the origin in parentheses after a speaker."""
+"""Tokens for the origin in parentheses."""
 QUOTE_FRAME: Final = 6
 """Tokens for what introduces a quotation."""
 ID_COST: Final = 8
@@ -122,7 +122,7 @@ def attachment_note(attachment: Attachment) -> str:
 
 
 def named_origin(message: Message) -> Origin | None:
-    """Return the origin to name after the speaker: one that the role alone would hide."""
+    """Return the origin to name beside the role: one that the role alone would hide."""
     origin = message.origin
     return None if origin is None or origin in _OWN_ORIGINS[message.role] else origin
 

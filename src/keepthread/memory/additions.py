@@ -66,6 +66,8 @@ class _Parts(NamedTuple):
     @classmethod
     def of(cls, record: Record) -> "_Parts":
         value: dict[str, Any] = {**cast(Mapping[str, Any], record.value)}
+        if "fence" in value:  # its name before 2026-11-19
+            value["delimiter"] = value.pop("fence")
         value["messages"] = [(session, seq) for session, seq in value["messages"]]
         return cls(**value)
 

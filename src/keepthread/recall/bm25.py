@@ -43,8 +43,8 @@ def newest(
 ) -> tuple[dict[str, Sequence[int]], dict[str, Sequence[int]]]:
     """Return the newest places of each word, and the older ones that also hold a rarer word.
 
-    A word is frequent here if it is at `max_places` places or more. Without the older ones, an old
-    piece that holds all words of a question would rank as if it held the rare ones alone.
+    A word is frequent here if it is at more than `max_places` places. Without the older ones, an
+    old piece that holds all words of a question would rank as if it held the rare ones alone.
     """
     cut = {word: len(places) - max_places for word, places in found.items()}
     places = {word: each[max(0, cut[word]) :] for word, each in found.items()}

@@ -135,21 +135,28 @@ class _Holding:
 
     async def release(self) -> None:
         """Release it."""
-        try:
-            # Not during a put: its version would be unknown.
-            await self._putting.acquire()
-        finally:
-            self._task.cancel()
+        await _complete(asyncio.create_task(self._release()))
+
+    async def _release(self) -> None:
+        # Not during a put: its version would be unknown.
+        await self._putting.acquire()
+        self._task.cancel()
         await self._leases.drop(self._scope, self._key, self._version)
 
 
 async def _complete(task: "asyncio.Task[T]") -> T:
     """Return the result of a task; a caller that is canceled waits until the task has ended."""
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise
+    canceled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:  # perhaps not the first
+            canceled = error
+    if canceled:
+        if not task.cancelled():
+            task.exception()  # nobody else looks at it
+        raise canceled
+    return task.result()
 
 
 class Locks:

@@ -232,6 +232,8 @@ def decode_details(details: bytes) -> dict[str, Any]:
     fields["tags"] = tuple(fields["tags"])
     fields.setdefault("title_seq", 0)
     fields.setdefault("forgotten", False)
+    if "fence" in fields:  # its name before 2026-11-19: Redis has no format
+        fields["delimiter"] = fields.pop("fence")
     if fork := fields["forked_from"]:
         fields["forked_from"] = ForkPoint(session=fork[0], seq=fork[1])
     return fields

@@ -352,7 +352,7 @@ class Erasure:
         owners = [self._sessions[key].owner for key in touched if key in self._sessions]
         living = Living(self._store, owners, probes, self._reader)
         if cleaning.found:
-            await living.search(cleaning.found, self._progress)
+            await living.search([probes[n] for n in cleaning.found], self._progress)
             probes = [probe for probe in probes if probe not in living.held]
             again = await self._store.clean(probes=probes)
             if again.found and not again.again:  # in unused space, which only a rewrite removes

@@ -253,7 +253,7 @@ class OutboxBackend:
         return Cleaning(
             (*there.done, *here.done),
             (*there.searched, *here.searched),
-            [probe for probe in probes if probe in (*there.found, *here.found)],
+            sorted({*there.found, *here.found}),
             (*there.residues, *here.residues),
             again=there.again or here.again,
         )

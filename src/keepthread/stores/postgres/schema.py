@@ -32,7 +32,7 @@ READERS: Final = (
     "0bb6d60",
     "4b0347d",
     "3b81ce5",
-    "639747a",
+    "91fb2ee",
 )
 """The last commits that read the formats before this one, that of the newest last."""
 

@@ -149,8 +149,8 @@ else:  # pragma: no cover - Windows
         return os.read(descriptor, _CHUNK)
 
 
-def search(path: Path, log: Path, probes: Sequence[bytes]) -> list[bytes]:
-    """Return the probes that are in a file or its log, while it is in use."""
+def search(path: Path, log: Path, probes: Sequence[bytes]) -> list[int]:
+    """Return which probes are in a file or its log, while it is in use."""
     try:
         with ExitStack() as stack:
             descriptors = [USES.descriptor(path)]
@@ -163,7 +163,7 @@ def search(path: Path, log: Path, probes: Sequence[bytes]) -> list[bytes]:
         raise translate_os(error, path) from error
 
 
-def _find(descriptors: Iterable[int], probes: Sequence[bytes]) -> list[bytes]:
+def _find(descriptors: Iterable[int], probes: Sequence[bytes]) -> list[int]:
     left = set(probes)
     overlap = max(map(len, probes), default=0)
     for descriptor in descriptors:
@@ -173,7 +173,7 @@ def _find(descriptors: Iterable[int], probes: Sequence[bytes]) -> list[bytes]:
             seen = before + data
             left -= {probe for probe in left if probe in seen}
             before = seen[-overlap:]
-    return [probe for probe in probes if probe not in left]
+    return [n for n, probe in enumerate(probes) if probe not in left]
 
 
 _PAGE: Final = 1000

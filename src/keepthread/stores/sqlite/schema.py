@@ -39,7 +39,7 @@ READERS: Final = (
     "7883e92",
     "06d9ea0",
     "3d25284",
-    "639747a",
+    "91fb2ee",
 )
 """The last commits that read the formats before this one, that of the newest last."""
 
