@@ -113,6 +113,7 @@ def test_a_mark_stays_readable(marker: str) -> None:
         "csv.reader(file, quote, delimiter, fields)",
         "func New(quote, delimiter string) *Reader",
         "[quote, delimiter] = options[0]",
+        "[quote, delimiter, *rest] = options",
     ],
 )
 def test_ordinary_text_stays_as_it_is(text: str) -> None:

@@ -17,13 +17,15 @@ CUT: Final = "…"
 _AS_DIGITS: Final = str.maketrans("li|oszgq", "11105299")
 """Characters that look like digits; none of them is a hexadecimal digit itself."""
 _QUOTE, _DELIMITER = (word.translate(_AS_DIGITS) for word in ("quote", "delimiter"))
+_WORDS: Final = rf"[^\n(\[{{]{{0,200}}?\b{_QUOTE}d?\W{{1,4}}{_DELIMITER}\b"
 _DELIMITER_LINE: Final = (
-    rf"[(\[{{](?=[^\n(\[{{]{{0,200}}?\b{_QUOTE}d?\W{{1,4}}{_DELIMITER}\b"
-    rf"[^\w\n,;)\]]{{0,5}}(?:\.\.\.|[0-9a-f]{{4}}|{_DELIMITER}))"
+    rf"\[(?={_WORDS}[^\S\n]*[^\s\],])"
+    rf"|[({{](?={_WORDS}[^\w\n,;)}}]{{0,5}}(?:\.\.\.|[0-9a-f]{{4}}|{_DELIMITER}))"
 )
 """The start of a delimiter line, as `read` returns it with digits for letters that look like them.
 
-Only we write those. Code may have the words `(quote, delimiter)`, with no such number after them.
+Only we write those. Code may have the words, too: `(quote, delimiter)` has no number after them,
+and `[quote, delimiter]` has nothing.
 """
 
 
