@@ -342,6 +342,7 @@ SEEING: Final = (
 )
 """Statements that answer with rows; without conditions, with rows of one's own."""
 WHERE: Final = re.compile(r"\bWHERE\b")
+EMPTY_FILTER: Final = re.compile(r"\bFILTER \(\s*\)")
 END_OF_WHERE: Final = re.compile(
     r"\b(GROUP BY|ORDER BY|LIMIT|OFFSET|RETURNING|FOR (NO KEY )?UPDATE|LOOP)\b|;|\$function\$"
 )
@@ -358,7 +359,7 @@ def without_where(sql: str) -> str:
         if not re.search(r"ON CONFLICT \([^)]*\)\s*$", sql[: found.start()]):
             sql = sql[: found.start()] + sql[end_of_clause(sql, start) :]
             start = found.start()
-    return sql
+    return EMPTY_FILTER.sub("", sql)
 
 
 def end_of_clause(sql: str, at: int) -> int:
@@ -428,7 +429,7 @@ class Looker:
         """Run every statement one way, for one tenant with what is another's."""
         own, foreign = self.numbers[f"t{one}"], self.numbers[f"t{other}"]
         with self.db.transaction(force_rollback=True):
-            self._bend_functions(way)
+            self.bend_functions(way)
             find = "SELECT sid FROM keepthread.sessions WHERE tenant = %s ORDER BY sid LIMIT 2"
             sids = [sid for (sid,) in self._ask(find, foreign)]
             for name in sorted(SQL.keys() - AROUND):
@@ -452,7 +453,8 @@ class Looker:
         """Return what a superuser sees."""
         return self.db.execute(statement.encode(), values).fetchall()
 
-    def _bend_functions(self, way: Way) -> None:
+    def bend_functions(self, way: Way) -> None:
+        """Create every function and view again, bent."""
         for text in (*self.functions, *(view for _, view in self.views)):
             bent = text if way.conditions else without_where(text)
             # Who names another tenant is that tenant: what names it is taken out.

@@ -27,6 +27,7 @@ from keepthread.stores.postgres.words import letters_of
 from keepthread.testing.contract import said, user
 from keepthread.testing.finding import VECTORS, embed, first_place, read_on, vector, where
 from keepthread.types import Found, Unread
+from proofs.p08_walls import WAYS, Looker, Tally, Way
 from servers.pgbouncer import pooled
 from servers.postgres import PostgresServer, new_server
 
@@ -94,6 +95,18 @@ async def test_a_query_without_its_where_finds_no_foreign_row(
         statement = form.format(*names)
         assert see(app, numbers["other"], statement) == [(numbers["other"], b"ana", b"fact")]
         assert see(app, None, statement) == []
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
+def test_functions_can_be_made_without_their_conditions(
+    postgres: PostgresServer, store: PostgresStore, way: Way
+) -> None:
+    """P8 runs them so; it takes too long for every change."""
+    with psycopg.connect(postgres.url()) as db:
+        looker = Looker(db, Tally())
+        looker.bend_functions(way)
+        assert (looker.bent > 0) != (way.conditions and way.number)
+        db.rollback()
 
 
 async def test_words_are_behind_a_door_of_their_own(
