@@ -20,6 +20,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,8 +60,14 @@ class Stack:
     addresses: dict[str, str] = field(default_factory=dict)
     """Where each `name:port` of the compose file is on this machine."""
     processes: dict[str, "subprocess.Popen[Any]"] = field(default_factory=dict)
+    starter: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
+    """A thread that starts processes: Ctrl-C interrupts the main thread alone."""
     key: str = ""
     """An API key of the owner `ana`."""
+
+    def __post_init__(self) -> None:
+        """Start the thread: one that is starting can be lost, too."""
+        self.starter.submit(bool).result()
 
     @property
     def url(self) -> str:
@@ -78,18 +85,8 @@ class Stack:
 
     def keepthread(self, service: str, *arguments: str) -> str:
         """Run a command in a service, as `docker compose run` does; return what it printed."""
-        done = subprocess.run(
-            [sys.executable, "-m", "keepthread", *arguments],
-            env=self._environment(service),
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=_SECONDS,
-            check=False,
-        )
-        if done.returncode:
-            raise RuntimeError(f"keepthread {arguments[0]} failed:\n{done.stderr}")
-        return done.stdout.strip()
+        command = [sys.executable, "-m", "keepthread", *arguments]
+        return self._call(f"keepthread {arguments[0]}", command, self._environment(service))
 
     def stop(self, service: str) -> int:
         """Stop a service and return its exit status."""
@@ -102,6 +99,7 @@ class Stack:
 
     def close(self) -> None:
         """Stop all services at once: a second signal means that nobody waits for a response."""
+        self.starter.shutdown()
         for process in self.processes.values():
             process.send_signal(signal.SIGINT)
         for service in reversed(list(self.processes)):
@@ -114,12 +112,8 @@ class Stack:
         """Run deploy/roles.sql as the database's superuser."""
         self.addresses["postgres:5432"] = f"{_HERE}:{server.port}"
         roles, _ = self._file("postgres", "/docker-entrypoint-initdb.d/roles.sql")
-        subprocess.run(
-            [server.programs / "psql", "--quiet", "--no-psqlrc", f"--file={roles}", server.url()],
-            env=self._environment("postgres"),
-            check=True,
-            timeout=_SECONDS,
-        )
+        psql = [str(server.programs / "psql"), "--quiet", "--no-psqlrc", f"--file={roles}"]
+        self._call("psql", [*psql, server.url()], self._environment("postgres"))
 
     def start_pgbouncer(self) -> None:
         """Start the pooler with deploy/pgbouncer.ini and deploy/pgbouncer.sh."""
@@ -215,6 +209,16 @@ class Stack:
         self.addresses[name] = f"{_HERE}:{free_port()}"
         return self.addresses[name]
 
+    def _call(self, name: str, command: list[str], environment: dict[str, str]) -> str:
+        """Run a command to its end; return what it printed."""
+        pipe = subprocess.PIPE
+        process = self._start(name, command, env=environment, stdout=pipe, stderr=pipe, text=True)
+        printed, complaint = process.communicate(timeout=_SECONDS)
+        del self.processes[name]
+        if process.returncode:
+            raise RuntimeError(f"{name} failed:\n{complaint}")
+        return printed.strip()
+
     def _run(
         self, name: str, command: list[str], environment: dict[str, str], *, as_root: bool = True
     ) -> None:
@@ -223,16 +227,22 @@ class Stack:
             nobody = pwd.getpwnam("nobody")
             user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
         with (self.folder / f"{name}.log").open("wb") as log:
+            self._start(name, command, env=environment, stdout=log, stderr=log, **user)
+
+    def _start(self, name: str, command: list[str], **settings: Any) -> "subprocess.Popen[Any]":
+        """Start a process; where Ctrl-C can't come between the fork and the note of the process."""
+
+        def start() -> None:
             self.processes[name] = subprocess.Popen(
                 command,
-                env=environment,
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
                 start_new_session=True,  # Ctrl-C reaches whoever started it, who stops it in order
-                **user,
+                **settings,
             )
+
+        self.starter.submit(start).result()
+        return self.processes[name]
 
     def _wait(self, name: str, is_up: Callable[[], bool]) -> None:
         deadline = time.monotonic() + _SECONDS
