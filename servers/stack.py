@@ -66,7 +66,7 @@ class Stack:
     """An API key of the owner `ana`."""
 
     def __post_init__(self) -> None:
-        """Start the thread: one that is starting can be lost, too."""
+        """Start the thread now: a process must not depend on a thread that Ctrl-C interrupts."""
         self.starter.submit(bool).result()
 
     @property
@@ -211,13 +211,15 @@ class Stack:
 
     def _call(self, name: str, command: list[str], environment: dict[str, str]) -> str:
         """Run a command to its end; return what it printed."""
-        pipe = subprocess.PIPE
-        process = self._start(name, command, env=environment, stdout=pipe, stderr=pipe, text=True)
-        printed, complaint = process.communicate(timeout=_SECONDS)
-        del self.processes[name]
-        if process.returncode:
-            raise RuntimeError(f"{name} failed:\n{complaint}")
-        return printed.strip()
+        with tempfile.TemporaryFile("w+") as printed, tempfile.TemporaryFile("w+") as complaint:
+            process = self._start(name, command, env=environment, stdout=printed, stderr=complaint)
+            status = process.wait(timeout=_SECONDS)
+            del self.processes[name]
+            printed.seek(0)
+            complaint.seek(0)
+            if status:
+                raise RuntimeError(f"{name} failed:\n{complaint.read()}")
+            return printed.read().strip()
 
     def _run(
         self, name: str, command: list[str], environment: dict[str, str], *, as_root: bool = True
@@ -230,7 +232,7 @@ class Stack:
             self._start(name, command, env=environment, stdout=log, stderr=log, **user)
 
     def _start(self, name: str, command: list[str], **settings: Any) -> "subprocess.Popen[Any]":
-        """Start a process; where Ctrl-C can't come between the fork and the note of the process."""
+        """Start a process in a thread: Ctrl-C must not come before it is among the processes."""
 
         def start() -> None:
             self.processes[name] = subprocess.Popen(

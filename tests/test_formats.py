@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from keepthread import RamStore, Record, Scope, SessionInfo, SessionKey, SQLiteStore
+from keepthread import Memory, RamStore, Record, Scope, SessionInfo, SessionKey, SQLiteStore
 from keepthread.errors import WrongFormat
 from keepthread.protocols import Store
 from keepthread.references import References
+from keepthread.stores.kinds import ADDITION
 from keepthread.stores.postgres import schema as postgres_schema
 from keepthread.stores.records import decode_details, encode_details
 from keepthread.stores.sqlite import schema as sqlite_schema
@@ -111,3 +112,14 @@ def test_a_delimiter_is_read_by_its_former_name() -> None:
     value = made.to_record()
     value["fence"] = value.pop("delimiter")
     assert References.from_record(value, "s") == made._replace(messages=[])
+
+
+async def test_an_addition_is_read_by_the_former_name_of_its_delimiter() -> None:
+    store = RamStore()
+    async with Memory(store) as memory:
+        session = await memory.session("s")
+        value: Any = {"fence": "0a1b", "tokens": 9, "at": 1.0, "trust": "user", "facts": []}
+        value |= {"messages": [], "body": "Rex barks."}
+        await store.put(Scope(session=session.key), ADDITION, "t1", value)
+        (addition,) = await session.additions()
+        assert addition.text.startswith("[recalled, quoted, delimiter 0a1b]\nRex barks.\n")

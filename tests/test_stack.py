@@ -8,13 +8,17 @@ import signal
 import ssl
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import httpx2
 import pytest
+
+from servers.stack import Stack
 
 ROOT = Path(__file__).parents[1]
 SECONDS = 240.0
@@ -96,6 +100,30 @@ def test_a_chat_runs_through_all_services_and_ctrl_c_stops_them(folder: Path) ->
         output, _ = process.communicate(timeout=SECONDS)
     assert re.search(r"^Everything is stopped, after [\d.]+ s\.\n$", output)
     assert process.returncode == 0
+    assert left_by(folder) == []
+
+
+class _Interrupted(subprocess.Popen[str]):
+    """A process that is started in the moment of a Ctrl-C."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+def test_ctrl_c_while_a_service_starts_leaves_it_not_running(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second step runs `keepthread migrate`, which a real Ctrl-C rarely meets as it starts."""
+    stack = Stack(folder, {}, {"migrate": {}})
+    monkeypatch.setattr(subprocess, "Popen", _Interrupted)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            stack.keepthread("migrate", "migrate")
+    finally:
+        signal.signal(signal.SIGINT, before)
+        stack.close()
     assert left_by(folder) == []
 
 
