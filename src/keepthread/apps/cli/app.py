@@ -42,7 +42,7 @@ GROUPS: Final[Mapping[str, Mapping[str, Listed]]] = {
         "secrets": Listed(
             "secrets",
             "secrets",
-            "Keep keys in the system's keyring, list their names, or delete one.",
+            "Store API keys in the system's keyring, list their names, or delete one.",
         ),
         "tools": Listed(
             "tools", "tools", "List MCP servers, add one, or test them with their tools."
@@ -79,33 +79,33 @@ GROUPS: Final[Mapping[str, Mapping[str, Listed]]] = {
             "search",
             "Find the messages most relevant to a question, in every session or some.",
         ),
-        "why": Listed("why", "why", "Draw a context: what is in, what is out, and why."),
+        "why": Listed("why", "why", "Show a context: what is included, what is left out, and why."),
         "facts": Listed(
             "facts",
             "facts",
-            "See what is known of an owner beyond one session, and correct it.",
+            "Show and edit the facts known about an owner.",
         ),
         "help": Listed("help", "show_help", "Read the guides in the terminal."),
     },
     "Manage": {
-        "rename": Listed("sessions", "rename", "Give a session another title."),
+        "rename": Listed("sessions", "rename", "Rename a session."),
         "delete": Listed(
             "forget", "delete", "Delete a session with its messages, and keep facts and forks."
         ),
         "forget": Listed(
             "forget",
             "forget",
-            "Erase messages, their copies and all that was made from them, forever.",
+            "Permanently erase messages, their copies and everything made from them.",
         ),
         "prune": Listed("maintenance", "prune", "Delete sessions without activity for N days."),
         "import": Listed("import_", "import_file", "Read conversations into the store."),
         "export": Listed(
             "export",
             "export",
-            "Write sessions as JSON lines, lossless, or as Markdown that people can read.",
+            "Export sessions as lossless JSON Lines or as readable Markdown.",
         ),
         "copy": Listed(
-            "copy", "copy", "Copy everything of a tenant into another store, and compare both."
+            "copy", "copy", "Copy a tenant's data into another store, and compare both."
         ),
         "backup": Listed(
             "export",
@@ -135,12 +135,12 @@ GROUPS: Final[Mapping[str, Mapping[str, Listed]]] = {
         "outbox": Listed(
             "outbox",
             "outbox",
-            "Show what waits in an outbox, what was dropped, and what was set aside and why.",
+            "Show an outbox: waiting and dropped messages, and those set aside with the reason.",
         ),
         "completion": Listed(
             "completion",
             "completion",
-            "Print a script that completes commands and options in your shell.",
+            "Print a shell completion script.",
         ),
     },
 }
@@ -162,11 +162,9 @@ Tenant: TypeAlias = Annotated[
     str | None,
     typer.Option("--tenant", metavar="NAME", help="The tenant (default: from the settings)."),
 ]
-Json: TypeAlias = Annotated[
-    bool, typer.Option("--json", help="Answer in JSON, for programs; errors too.")
-]
+Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print results and errors as JSON.")]
 NoPager: TypeAlias = Annotated[
-    bool, typer.Option("--no-pager", help="Show long output at a terminal without a pager.")
+    bool, typer.Option("--no-pager", help="Do not use a pager for long output.")
 ]
 Version: TypeAlias = Annotated[
     bool, typer.Option("--version", "-V", help="Show the version and exit.")
@@ -177,14 +175,14 @@ COMMON: Final = (
 )
 """The end of each command's help, in place of their repetition."""
 INTERRUPTED: Final = 130
-_CONTINUES: Final = "stopped: what was done is kept, and the same command continues it"
+_CONTINUES: Final = "stopped: completed work is kept; run the same command to continue"
 STOPPED: Final = {
     **dict.fromkeys(("import", "copy", "index", "compact", "recount"), _CONTINUES),
-    "forget": "stopped: what was erased stays erased, and the same command erases the rest",
-    "prune": "stopped: what was deleted stays deleted, and the same command deletes the rest",
-    "export": "stopped: no unfinished file is left; the same command starts over",
-    "backup": "stopped: no unfinished file is left; the same command starts over",
-    "verify": "stopped: nothing was changed; the same command starts over",
+    "forget": "stopped: erased data stays erased; run the same command to erase the rest",
+    "prune": "stopped: deleted data stays deleted; run the same command to delete the rest",
+    "export": "stopped: no partial file is left; run the same command to start over",
+    "backup": "stopped: no partial file is left; run the same command to start over",
+    "verify": "stopped: nothing was changed; run the same command to start over",
 }
 """The message after Ctrl-C: the result so far, and whether running it again continues."""
 
@@ -427,7 +425,7 @@ def _usage(error: typer.TyperException) -> str:
     if message.endswith("?"):  # it names what was probably meant
         return message
     path = getattr(getattr(error, "ctx", None), "command_path", "keepthread")
-    return f"{message.rstrip('.')}; `{path} --help` shows what is needed"
+    return f"{message.rstrip('.')}; see `{path} --help`"
 
 
 _PLAIN: Final = {

@@ -36,7 +36,7 @@ _NAMED: Final = 5
 
 OwnerOption: TypeAlias = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Whose session it is; else the setting memory.owner."),
+    typer.Option(metavar="NAME", help="The session's owner (default: memory.owner)."),
 ]
 """The option of commands that name a session by its id."""
 
@@ -117,8 +117,8 @@ class Call:
         """Open the store for what only a file can do."""
         if is_server(self.url):
             raise InvalidInput(
-                f"only a file can do this, and {place_of(self.url)} is a server:"
-                " use its own tools, or `keepthread export` or `copy`"
+                f"this works only for a file, and {place_of(self.url)} is a server: use its own "
+                "tools, or `keepthread export` or `copy`"
             )
         async with self.memory() as memory:
             assert isinstance(memory.store, SQLiteStore)
@@ -144,11 +144,11 @@ class Call:
             begun = await memory.store.get_session(id, owner)
             ready = [each async for each in every_session(memory.store) if each.ready]
         if begun is not None and not begun.ready and not begun.forgotten:
-            raise SessionNotFound(f"session {id!r} is still being filled, by an import or a fork")
+            raise SessionNotFound(f"session {id!r} is still being written by an import or fork")
         # Of a damaged session the owner is unknown.
         others = sorted(s.owner for s in ready if s.id == id and s.state == "live")
         if others:
-            raise SessionNotFound(f"there is no session {id!r} of {owner}; {_who_has_one(others)}")
+            raise SessionNotFound(f"{owner} has no session {id!r}; {_who_has_one(others)}")
         mine = (each.id for each in ready if each.owner == owner)
         raise _not_found(id, mine, "`keepthread sessions`")
 
@@ -222,6 +222,6 @@ def _not_found(id: str, ids: Iterable[str], lists: str) -> SessionNotFound:
 
 def _who_has_one(owners: Sequence[str]) -> str:
     if len(owners) == 1:
-        return f"{owners[0]} has one: --owner {owners[0]}"
+        return f"{owners[0]} has a session with this id: --owner {owners[0]}"
     more = ", …" if len(owners) > _NAMED else ""
-    return f"{', '.join(owners[:_NAMED])}{more} have one: --owner NAME"
+    return f"{', '.join(owners[:_NAMED])}{more} have sessions with this id: --owner NAME"

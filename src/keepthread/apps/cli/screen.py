@@ -273,8 +273,8 @@ class Screen:
             sizes = (f"{change.before:,}", f"{change.after:,}", gained)
             table.add_row(self._mark(change.section, names), *sizes)
         self._print(table)
-        self._parts("came in", changes.came, names)
-        self._parts("went out", changes.went, names)
+        self._parts("added", changes.came, names)
+        self._parts("removed", changes.went, names)
         self._parts("moved", changes.moved, names)
         if not (changes.came or changes.went or changes.moved):
             self._line("\nBoth show the same messages", "dim")
@@ -319,7 +319,7 @@ class Screen:
             where = f"{damage.seq:,}" if damage.seq else ""
             table.add_row(_text(damage.session, "bold"), where, _text(damage.what))
         self._print(table)
-        self._line("Restore these from a backup or an export; all else is sound", "dim")
+        self._line("Restore these from a backup or an export; everything else is intact", "dim")
 
     def findings(self, findings: Sequence[Finding]) -> None:
         """List what the doctor found."""

@@ -46,9 +46,7 @@ SERVICES: Final = (
         key_env="OLLAMA_API_KEY",
     ),
 )
-OTHER: Final = Service(
-    "other", "another address that speaks as OpenAI does", None, key_env="MODEL_API_KEY"
-)
+OTHER: Final = Service("other", "another OpenAI-compatible URL", None, key_env="MODEL_API_KEY")
 
 
 def service_of(answer: str) -> Service:
@@ -59,7 +57,7 @@ def service_of(answer: str) -> Service:
     if "://" in answer:
         return service_at(answer)
     names = ", ".join(service.name for service in SERVICES)
-    raise InvalidInput(f"{answer!r} is not a service; there are {names}, or give an address")
+    raise InvalidInput(f"{answer!r} is not a known service; choose one of {names}, or give a URL")
 
 
 def service_at(address: str) -> Service:
@@ -90,7 +88,7 @@ class ModelList(NamedTuple):
         """Return the problem, if there is one, as a sentence for a person."""
         if not self.problem:
             return ""
-        advice = "" if self.answers else ". Start it before you chat, or check the address"
+        advice = "" if self.answers else ". Start it before you chat, or check the URL"
         return f"{self.problem[:1].upper()}{self.problem[1:]}{advice}"
 
 
@@ -111,7 +109,7 @@ def list_models(settings: ModelSettings, key: str | None) -> ModelList:
         return ModelList([each["id"] for each in newest if isinstance(each["id"], str)])
     except HTTPError as error:
         if error.code in _DENIED:
-            refused = "does not accept the key" if key else "asks for a key, and there is none"
+            refused = "rejects the key" if key else "requires a key, and none is set"
             return ModelList(problem=f"{address} {refused} ({error.code})", denied=True)
         return ModelList(problem=f"{address} does not list its models ({error.code})")
     except (OSError, HTTPException) as error:

@@ -36,7 +36,9 @@ def file_of(url: str) -> Path:
     """Return the path of a store in a file."""
     path = path_of(url)
     if path is None:
-        raise InvalidInput("a store in memory ends with its program; name a file: sqlite:///…")
+        raise InvalidInput(
+            "an in-memory store is lost when its program ends; use a file: sqlite:///…"
+        )
     return Path(path)
 
 
@@ -54,8 +56,8 @@ async def _open(url: str, tenant: str, create: bool) -> Store:
     path = file_of(url)
     if not create and not path.is_file():
         raise InvalidInput(
-            f"there is no store at {path} yet: `keepthread chat` makes one, or `keepthread import`;"
-            " if there should be one, check the address"
+            f"there is no store at {path} yet: `keepthread chat` or `keepthread import` creates "
+            "one; if it should exist, check the path"
         )
     return await store_at(url)(tenant=tenant)
 
@@ -68,5 +70,5 @@ async def _reach(url: str, tenant: str, create: bool) -> Store:
             return await store_at(url)(tenant=tenant, **settings)
     except TimeoutError:
         raise Unavailable(
-            f"{shown(url)} did not answer within {seconds:g} seconds; does it run there?"
+            f"{shown(url)} did not answer within {seconds:g} seconds; is it running?"
         ) from None

@@ -35,8 +35,8 @@ def best_counter(vocabulary: str = VOCABULARIES[0]) -> tuple[TokenCounter, str]:
         if error.__cause__ is None:  # it is not installed
             return Estimator(vocabulary), str(error)
         return Estimator(vocabulary), (
-            "tiktoken cannot load its vocabulary: it downloads it once; offline, put it into a"
-            f" folder and name that by TIKTOKEN_CACHE_DIR ({type(error.__cause__).__name__})"
+            "tiktoken cannot load its vocabulary, which it downloads once; if offline, put it into "
+            f"a folder and set TIKTOKEN_CACHE_DIR to it ({type(error.__cause__).__name__})"
         )
 
 
@@ -44,7 +44,7 @@ def current_counter(call: Call) -> TokenCounter:
     """Return the counter; say so if it estimates."""
     counter, reason = best_counter(call.config.settings.tokenizer)
     if reason:
-        call.warn(f"counting by estimate: {reason}")
+        call.warn(f"token counts are estimates: {reason}")
     return counter
 
 
@@ -58,7 +58,7 @@ def model_of(
     """Return the model that answers, or another of the same service by its name."""
     name = name or settings.name
     if name is None:
-        raise InvalidInput("no model is named: run `keepthread init`, or give --model NAME")
+        raise InvalidInput("no model is set: run `keepthread init`, or use --model NAME")
     key = key_of(settings, environ)
     kind = models.AnthropicModel if settings.provider == "anthropic" else models.OpenAIModel
     return kind(
@@ -77,9 +77,9 @@ def key_of(settings: ModelSettings, environ: Mapping[str, str]) -> str | None:
     key = secret_of(settings.key_variable, environ, settings.key_command)
     if key is None and needs_key(settings):
         raise ModelDenied(
-            f"there is no key: export {settings.key_variable}=… (model.key_env names another"
-            " variable), or run `keepthread init`;"
-            f" `keepthread secrets set {settings.key_variable}` keeps it in the system's keyring"
+            f"no API key is set: export {settings.key_variable}=… (model.key_env changes the "
+            "variable), or run `keepthread init`; "
+            f"`keepthread secrets set {settings.key_variable}` stores it in the system's keyring"
         )
     return key
 
@@ -166,7 +166,9 @@ def embedder_of(settings: EmbedderSettings, environ: Mapping[str, str]) -> Embed
     if settings.url is None:
         return None
     if settings.name is None:
-        raise InvalidInput("embedder.url is set, but no embedder.name: which model is it?")
+        raise InvalidInput(
+            "embedder.url is set but embedder.name is not: set it to the model's name"
+        )
     key = secret_of(settings.key_env, environ) if settings.key_env else None
     if settings.key_env and key is None:
         raise InvalidInput(

@@ -84,7 +84,7 @@ def mentioned(text: str) -> list[AttachedFile]:
             name = bare.rstrip(_AFTER)
             if not (_is_path(name) or Path(name).suffix in _SUFFIXES):
                 continue
-        file = read_file(name, hint=f"; to send @{name} as text, put a blank after the @")
+        file = read_file(name, hint=f"; to send @{name} as text, put a space after the @")
         found.setdefault(file.path, file)
     return checked(list(found.values()))
 
@@ -134,7 +134,8 @@ def read_file(name: str, *, hint: str = "") -> AttachedFile:
     if len(data) > most:
         what = "an image" if image else "text files together"
         raise InvalidInput(
-            f"{name} has {size:,} bytes, and {what} may have {most:,}; send a part of it{hint}"
+            f"{name} has {size:,} bytes, but the limit for {what} is {most:,}; send a part of "
+            f"it{hint}"
         )
     return AttachedFile(name, path, data, image)
 

@@ -67,7 +67,8 @@ class Chat:
         """Raise while the store is away: changes made then would not be delivered."""
         if self.talk.persistence.away:
             raise Unavailable(
-                f"memory is away: {self.talk.persistence.away}; try again when it is back"
+                f"the memory is unavailable: {self.talk.persistence.away}; try again when it is "
+                "back"
             )
 
     def at_home(self) -> None:
@@ -75,12 +76,12 @@ class Chat:
         self.here()
         if not self.config.settings.memory.enabled:
             raise InvalidInput(
-                "memory is switched off: set memory.enabled to true, and start again"
+                "memory is disabled: set memory.enabled to true and restart the chat"
             )
 
     async def session(self) -> Session:
         """Return the session, which must have begun."""
         found = await self.talk.known_session()
         if found is None:
-            raise InvalidInput("nothing was said here yet: ask something first")
+            raise InvalidInput("this session has no messages yet: ask something first")
         return found

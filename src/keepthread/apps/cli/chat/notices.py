@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 def without_tools(model: str, reason: str) -> str:
     """Return the notice that a model's service takes no tools."""
-    return f"{model} takes no tools, and was asked without them: {reason}"
+    return f"{model} does not support tools and was asked without them: {reason}"
 
 
 Log = Annotated[
     str | None,
-    typer.Option("--log", metavar="FILE", help="Log each context to a file: ids and sizes."),
+    typer.Option("--log", metavar="FILE", help="Log each context to a file (ids and sizes)."),
 ]
 Debug = Annotated[
     bool,
-    typer.Option("--debug", help="Log the texts too; without --log, on standard error."),
+    typer.Option("--debug", help="Also log message texts; without --log, to stderr."),
 ]
 
 
@@ -110,9 +110,9 @@ def chat_hint(failure: ModelError, settings: "ModelSettings") -> str:
     """Return what to do after a model error in a chat; the error itself cannot know it."""
     if isinstance(failure, ModelDenied):
         about = _about_key(settings)
-        return f"{about[0].upper()}{about[1:]}; with another, `keepthread chat -c` continues"
+        return f"{about[0].upper()}{about[1:]}; after fixing it, `keepthread chat -c` continues"
     if isinstance(failure, ModelRefused):
-        return "/model NAME lets another model answer, /retry asks again"
+        return "/model NAME switches the model, /retry asks again"
     return "/retry asks again"
 
 
@@ -120,8 +120,8 @@ def one_shot_hint(failure: ModelError, settings: "ModelSettings") -> str:
     """Return what to check after a model error when one question was asked."""
     if isinstance(failure, ModelDenied):
         return _about_key(settings)
-    named = "--model NAME asks another, and " if isinstance(failure, ModelRefused) else ""
-    return f"{named}`keepthread config model` shows what is set"
+    named = "--model NAME asks another model, and " if isinstance(failure, ModelRefused) else ""
+    return f"{named}`keepthread config model` shows the current settings"
 
 
 def _about_key(settings: "ModelSettings") -> str:

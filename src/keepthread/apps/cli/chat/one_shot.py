@@ -83,8 +83,8 @@ async def answer_once(
         call.announce(file.about(talk.persistence.counter))
     if over := await talk.too_long(with_files(text, files)):
         raise InvalidInput(
-            f"{over}. Shorten it, ask a model that takes more (--model NAME), or set"
-            " model.context_window if the model takes more than that"
+            f"{over}. Shorten it, use a model with a larger context window (--model NAME), or "
+            "correct model.context_window"
         )
     with signals.during(talk.stop):
         async with drawing, aclosing(talk.ask(text, files=files)) as pieces:
@@ -105,7 +105,7 @@ async def answer_once(
     if answered.truncated:
         call.warn(f"the answer was cut short: {answered.failure or 'it was stopped'}")
     elif not answered.text.strip():
-        call.warn("the model said nothing; the question is kept")
+        call.warn("the model returned an empty answer; the question is stored")
     await _prune(call, talk)
     whole = answered.text.strip() and not answered.truncated
     return signals.status or stopped or (0 if whole else CUT)

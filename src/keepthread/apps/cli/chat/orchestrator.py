@@ -140,7 +140,7 @@ class ChatOrchestrator:
         self.steps = Steps()
         happened: asyncio.Queue[Event | None] = asyncio.Queue()
         if not self.tools.started:
-            self.show(["tools are being started"])
+            self.show(["starting tools"])
         tools, models = await self.tools.ready(), Models.all(self._talk.model)
         self.tools.gate.begin(self._talk.last)
         noted = happened.put_nowait

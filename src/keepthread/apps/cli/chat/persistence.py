@@ -170,8 +170,10 @@ class Persistence:
         in_file = None if self._offline_file else await self._in_file()
         self.kept = in_file is not None
         self._use(in_file or await self._opened("ram://"))
-        where = "in a file until it is back" if self.kept else "nowhere but in this program"
-        self.notify(f"memory is away: {self.away}; what is said is kept {where}")
+        where = (
+            "in a file until it is available again" if self.kept else "nowhere but in this program"
+        )
+        self.notify(f"the memory is unavailable: {self.away}; new messages are kept {where}")
         if self._watching is None or self._watching.done():
             self._watching = asyncio.create_task(self._watch())
 
@@ -226,7 +228,8 @@ class Persistence:
             self._use(store)
             self._offline_file, self.away, self.kept = None, "", True
         self.notify(
-            f"memory is back: {counted(done.messages, 'message was', 'messages were')} brought home"
+            f"the memory is available again: "
+            f"{counted(done.messages, 'message was', 'messages were')} delivered"
         )
         return done.messages
 
@@ -249,9 +252,12 @@ class Persistence:
             where = (
                 str(self._offline_file.path)
                 if self.kept and self._offline_file
-                else "this program alone"
+                else "this process's memory"
             )
-            self.notify(f"memory is back, but refuses this chat: {reason}; it is kept in {where}")
+            self.notify(
+                f"the memory is available again but refuses this chat: {reason}; it is "
+                f"kept in {where}"
+            )
         self._reason = reason
 
     async def before_forget(self, **forget: Any) -> None:

@@ -24,7 +24,7 @@ from prompt_toolkit.utils import get_cwidth
 
 from keepthread.apps.cli.chat.plain import is_dumb
 
-LEAVES: Final = "Ctrl-D leaves"
+LEAVES: Final = "Ctrl-D quits"
 MARK: Final = "> "
 _STYLE: Final = Style.from_dict(
     {

@@ -32,8 +32,8 @@ class TooLong(NamedTuple):
     def __str__(self) -> str:
         """Return it for people."""
         return (
-            f"the question has {self.tokens:,} tokens, and {self.room:,} fit: {self.model} takes"
-            f" {self.window:,}, of which {self.reserve:,} are kept for the answer"
+            f"the question has {self.tokens:,} tokens, and {self.room:,} fit: the context window "
+            f"of {self.model} is {self.window:,}, with {self.reserve:,} reserved for the answer"
         )
 
 

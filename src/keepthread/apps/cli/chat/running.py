@@ -36,7 +36,9 @@ async def run(
     files = checked([read_file(path) for path in attach])
     if asked is None:
         if attach and is_dumb(environ):
-            raise InvalidInput("a dumb terminal takes no --attach: write @FILE into your message")
+            raise InvalidInput(
+                "--attach does not work on a dumb terminal: write @FILE in your message"
+            )
         offer = "".join(f'@"{path}" ' if " " in path else f"@{path} " for path in attach)
         return await _at_terminal(call, wanted, environ, signals, offer)
     talk = talk_of(call.config, wanted, environ, call.warn)
@@ -129,7 +131,7 @@ def _answering(
     except InvalidInput as error:
         if orchestrated:
             raise
-        notify(f"no tools of mcp.json can be used: {error}")
+        notify(f"the tools of mcp.json cannot be used: {error}")
         servers = None
     if orchestrated and servers:
         answers = ChatOrchestrator(talk, servers, agents, memory_tools=offers)

@@ -140,7 +140,7 @@ async def _find(talk: Talk, wanted: SessionChoice, notify: Callable[[str], objec
             talk.move(found)
         else:
             none = _NONE_YET if found is None else _ONE_SHOTS_ONLY
-            notify("no earlier session can be seen now; this is a new one" if away else none)
+            notify("earlier sessions cannot be read now; this is a new one" if away else none)
     elif wanted.resume and not away:
         await find_session(memory, wanted.resume)
 
@@ -171,5 +171,5 @@ _LARGEST_PAGE: Final = 2_000
 """Of thousands of scripts' questions: few round trips, and no page that is large in memory."""
 _NONE_YET: Final = "there is no earlier session; this is a new one"
 _ONE_SHOTS_ONLY: Final = (
-    "there are only sessions of single questions, which `-r ID` continues; this is a new one"
+    "there are only one-question sessions (`-r ID` continues one); this is a new one"
 )

@@ -43,14 +43,14 @@ class Steps:
         if self._routed is None:
             return []
         route = self._routed.route
-        kind = "at once" if route.direct else "by a plan"
+        kind = "directly" if route.direct else "with a plan"
         found = [f"answered {kind}{f': {_short(route.why)}' if route.why else ''}"]
         if self._planned is None:
             return found
         if self._planned.plan is None:
             return [
                 *found,
-                f"no plan could be made: {_short(self._planned.problem, _LONGEST_REASON)}",
+                f"planning failed: {_short(self._planned.problem, _LONGEST_REASON)}",
             ]
         if self._planned.problem:
             found.append(_short(self._planned.problem, _LONGEST_REASON))
@@ -77,7 +77,7 @@ class Steps:
         ended = self._ended.get(id)
         if ended is None or not (ended.failed or ended.truncated):
             return lines
-        why = ended.failed or "it was cut off: only the beginning of its result arrived"
+        why = ended.failed or "its result was truncated: only the beginning arrived"
         return [*lines, _short(why, _LONGEST_REASON)]
 
 
@@ -87,7 +87,7 @@ def used_line(used: Used, left: str = "") -> str:
     if used.failed:
         how = f"  failed: {_short(used.failed)}"
     elif used.remembered:
-        how = f"  from memory{left}"
+        how = f"  cached{left}"
     return f"{sanitize(used.tool)} {_short(json.dumps(used.arguments, ensure_ascii=False))}{how}"
 
 

@@ -241,7 +241,9 @@ class Talk:
                 await self.images.release(self.persistence.memory)
                 return turn, await self.context(turn)
             except SessionGone:
-                self.persistence.notify(f"session {self.id} was deleted elsewhere; it begins again")
+                self.persistence.notify(
+                    f"another program deleted session {self.id}; it starts again empty"
+                )
                 self._session = None
                 self.unsay()
             except AWAY as error:

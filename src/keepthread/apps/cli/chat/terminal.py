@@ -82,7 +82,7 @@ class Terminal:
 
     async def agrees(self, question: str) -> bool:
         """Ask before something that cannot be undone."""
-        assert self._prompt is not None, "nobody was asked yet"
+        assert self._prompt is not None, "there is no prompt yet"
         return await self._prompt.agrees(sanitize(question))
 
     def notify(self, text: str) -> None:
@@ -261,7 +261,7 @@ class Terminal:
 
     async def permits(self, call: str) -> Permission:
         """Ask whether a tool may be called; Ctrl-C also ends the answer."""
-        assert self._prompt is not None, "something was asked"
+        assert self._prompt is not None, "there was a request"
         async with self._drawing.between():
             show(call)
             try:
@@ -295,9 +295,13 @@ class Terminal:
             show("stopped before anything arrived; /retry asks again", _DIM)
         elif answered.truncated:
             stopped = self._signals.presses or self._signals.status
-            show(f"cut short: {'stopped' if stopped else 'by a limit, or by the provider'}", _DIM)
+            show(
+                f"cut short: "
+                f"{'stopped' if stopped else 'a limit was reached, or the provider ended it'}",
+                _DIM,
+            )
         elif not answered.text:
-            show("the model said nothing; /retry asks again", _DIM)
+            show("the model returned an empty answer; /retry asks again", _DIM)
 
     # --- what is shown around it ---
 
@@ -305,7 +309,7 @@ class Terminal:
         talk = self._chat.talk
         parts = [f"keepthread {keepthread.__version__}", talk.model.name]
         if self._info is None:
-            parts.append("a new session" if self._opening.done() else "memory is being opened")
+            parts.append("a new session" if self._opening.done() else "opening memory")
         else:
             parts.append(_named(self._info))
         show(f"{' · '.join(map(sanitize, parts))} · /help", _DIM)
@@ -317,7 +321,7 @@ class Terminal:
             context = talk.last.context
             parts.append(f"{context.tokens:,} of {context.selection.budget:,} tokens")
         if persistence.away:
-            parts.append("memory away")
+            parts.append("memory unavailable")
         if not persistence.kept:
             parts.append("not kept")
         rest = sanitize("".join(f" · {part}" for part in parts))

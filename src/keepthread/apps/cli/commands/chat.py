@@ -44,7 +44,7 @@ async def chat(  # noqa: PLR0913 - options of the command
     attach: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="FILE", help="Send a text file or an image with the first question; repeatable."
+            metavar="FILE", help="Attach a text file or image to the first question; repeatable."
         ),
     ] = None,
     model: Annotated[
@@ -64,10 +64,12 @@ async def chat(  # noqa: PLR0913 - options of the command
     ] = None,
     orchestrate: Annotated[
         bool,
-        typer.Option("--orchestrate", help="Plan what is asked, and use the tools of mcp.json."),
+        typer.Option(
+            "--orchestrate", help="Plan requests with sub-agents, and use the tools of mcp.json."
+        ),
     ] = False,
     no_memory: Annotated[
-        bool, typer.Option("--no-memory", help="Keep nothing, and remember nothing.")
+        bool, typer.Option("--no-memory", help="Do not read or write any memory.")
     ] = False,
     log: Log = None,
     debug: Debug = False,
@@ -83,7 +85,7 @@ async def chat(  # noqa: PLR0913 - options of the command
         raise InvalidInput("there are two questions: give one, with -p or without")
     asked = one_shot.question_of(question if words is None else words)
     if asked is None and call.json:
-        raise InvalidInput("--json answers one question: give it as -p, or pipe it in")
+        raise InvalidInput("--json needs a question: give it with -p, or pipe it in")
     flags = {"model.name": model, "chat.system": system, "chat.orchestrate": orchestrate or None}
     call = call.with_flags(flags | {"memory.enabled": False if no_memory else None})
     wanted = startup.SessionChoice(latest, resume, session, system)

@@ -33,7 +33,7 @@ def completion(
     call: Call,
     shell: Annotated[
         str | None,
-        typer.Argument(metavar="SHELL", help="bash, zsh or fish; else the shell of $SHELL."),
+        typer.Argument(metavar="SHELL", help="bash, zsh or fish (default: from $SHELL)."),
     ] = None,
 ) -> None:
     """Print a script that completes commands and options in your shell.

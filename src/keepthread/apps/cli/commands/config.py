@@ -80,9 +80,9 @@ class Answers(NamedTuple):
         if not source_of(settings.key_variable, environ):
             export = f"export {settings.key_variable}=…"
             if needs_key(settings):
-                steps.append(f"{export}  with your key, which no file holds")
+                steps.append(f"{export}  (your API key; it is stored in no file)")
             elif self.service.name == OTHER.name:
-                steps.append(f"{export}  if the service asks for a key")
+                steps.append(f"{export}  (if the service requires a key)")
         return [*steps, "keepthread chat"]
 
 
@@ -126,8 +126,8 @@ class Questions:
         chosen = self._answer("Service", given, default, service_of)
         if chosen.name == OTHER.name and chosen.base_url is None:
             if not self._ask:
-                raise InvalidInput("--service other has no address: give the address itself")
-            chosen = self._answer("Its address", None, "http://localhost:8080/v1", service_at)
+                raise InvalidInput('--service other needs a URL: give the URL instead of "other"')
+            chosen = self._answer("Its URL", None, "http://localhost:8080/v1", service_at)
         return chosen
 
     def _model(self, service: Service, given: str | None) -> str:
@@ -173,14 +173,14 @@ def _name(answer: str) -> str:
 def _path(answer: str) -> str:
     if "://" in answer:
         raise InvalidInput(
-            "give the path of a file; an address is named by KEEPTHREAD_STORE or memory.url"
+            "give the path of a file; to use a URL, set KEEPTHREAD_STORE or memory.url"
         )
     path = Path(answer).expanduser()
     if not answer or path.is_dir():
         raise InvalidInput(f"{answer or 'nothing'} is not a file; give one, such as ~/memory.db")
     there = next(place for place in path.absolute().parents if place.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
-        raise InvalidInput(f"nothing can be written into {there}; give another path")
+        raise InvalidInput(f"{there} is not writable; give another path")
     return answer if answer.startswith("~") else str(path.absolute())
 
 
@@ -190,7 +190,7 @@ def _days(answer: str) -> int | None:
     try:
         return whole(1).take_text(answer)
     except ValueError:
-        raise InvalidInput(f"{answer!r} is not a number of days from 1; or say {NEVER}") from None
+        raise InvalidInput(f"{answer!r} is not a number of days (1 or more) or {NEVER}") from None
 
 
 def short(path: Path) -> str:
@@ -206,9 +206,9 @@ def init(
     call: Call,
     service: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Who answers: openai, anthropic, ollama or a URL."),
+        typer.Option(metavar="NAME", help="The service: openai, anthropic, ollama or a URL."),
     ] = None,
-    model: Annotated[str | None, typer.Option(metavar="NAME", help="Which model answers.")] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="The model.")] = None,
     path: Annotated[
         str | None, typer.Option(metavar="FILE", help="Where conversations are kept.")
     ] = None,
@@ -222,9 +222,7 @@ def init(
     ] = None,
     yes: Annotated[
         bool,
-        typer.Option(
-            "--yes", "-y", help="Do not ask; answers that are not given have their defaults."
-        ),
+        typer.Option("--yes", "-y", help="Do not ask; use the defaults for missing answers."),
     ] = False,
 ) -> None:
     """Ask five questions, and write your settings."""
@@ -232,14 +230,14 @@ def init(
     alone = call.json or not sys.stdin.isatty()
     if alone and not yes and None in given:
         raise InvalidInput(
-            "nobody can answer questions here: give --service, --model, --path and --prune-days,"
-            " or --yes, which takes the defaults of what is not given"
+            "there is no terminal to ask questions: give --service, --model, --path and "
+            "--prune-days, or --yes to use the defaults"
         )
     file = config_file(os.environ)
     if file.exists() and not yes:
         if alone:
-            raise InvalidInput(f"{file} exists already; say --yes to change it")
-        if not typer.confirm(f"{file} exists already. Change it?", err=True):
+            raise InvalidInput(f"{file} already exists; use --yes to change it")
+        if not typer.confirm(f"{file} already exists. Change it?", err=True):
             call.say("Nothing was changed")
             return
     asks = not (yes or alone)
@@ -285,10 +283,10 @@ def _change(call: Call, file: Path, values: Mapping[str, JSON], decided: set[str
     try:
         text = with_values(data, _new(values_in(file), values, decided), file)
     except InvalidInput as error:
-        call.say(f"It could not be changed, so a new one is written: {error}")
+        call.say(f"It could not be edited, so a new file is written: {error}")
         text = text_of(values)
     if text.encode() == data:
-        call.say(f"{short(file)} has all of this already, and stays as it is")
+        call.say(f"{short(file)} already has these settings; it is unchanged")
         return
     copy = file.with_name(f"{file.name}.bak")
     write_private(copy, data.decode(errors="replace"))
@@ -297,7 +295,7 @@ def _change(call: Call, file: Path, values: Mapping[str, JSON], decided: set[str
     for line in unified_diff(before, text.splitlines(), lineterm="", n=0):
         if not line.startswith(("---", "+++", "@@")):
             call.say(f"  {line}")
-    call.say(f"The file as it was is {short(copy)}")
+    call.say(f"The previous version is {short(copy)}")
 
 
 def _new(
@@ -329,14 +327,14 @@ def config(
     key: Annotated[
         str | None,
         typer.Argument(
-            metavar="KEY", help="One setting, or a block; without it, all. Or set, edit, path."
+            metavar="KEY", help="A setting or block (default: all), or set, edit or path."
         ),
     ] = None,
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Of `set`: the setting.")
+        str | None, typer.Argument(metavar="NAME", help="For `set`: the setting.")
     ] = None,
     value: Annotated[
-        str | None, typer.Argument(metavar="VALUE", help="Of `set`: its value.")
+        str | None, typer.Argument(metavar="VALUE", help="For `set`: its value.")
     ] = None,
 ) -> None:
     """Show every setting and where its value comes from, or change one.
@@ -377,7 +375,7 @@ def _set(call: Call, words: Sequence[str]) -> None:
         call.write({"file": str(file), "key": key, "value": value, "from": source})
     call.say(f"{key} is {_words(value)} in {short(file)}")
     if source != str(file):
-        call.warn(f"{source} sets it, too, and wins here")
+        call.warn(f"{source} also sets it and takes precedence here")
 
 
 def _source(key: str) -> str:
@@ -388,7 +386,7 @@ def _source(key: str) -> str:
 def _edit(call: Call, words: Sequence[str]) -> None:
     _none(words, "edit")
     if call.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise InvalidInput("edit opens an editor in a terminal; `keepthread config set` needs none")
+        raise InvalidInput("edit needs a terminal; use `keepthread config set` instead")
     file = config_file(os.environ)
     if not file.exists():
         write_private(file, text_of({}))
@@ -405,7 +403,7 @@ def _edit(call: Call, words: Sequence[str]) -> None:
             raise typer.Exit(2) from None
         break
     changed = file.read_bytes() != before
-    call.say(f"{short(file)} {'was changed, and is right' if changed else 'was not changed'}")
+    call.say(f"{short(file)} {'was changed and is valid' if changed else 'was not changed'}")
 
 
 def _open_editor(file: Path) -> None:
@@ -416,7 +414,8 @@ def _open_editor(file: Path) -> None:
         done = subprocess.run(words, check=False)  # noqa: S603 - the user's own editor
     except (OSError, ValueError) as error:
         raise InvalidInput(
-            f"the editor {command!r} cannot be started: {error}; name another by VISUAL or EDITOR"
+            f"the editor {command!r} cannot be started: {error}; set VISUAL or EDITOR to another "
+            "one"
         ) from None
     if done.returncode:
         raise InvalidInput(f"the editor {command!r} ended with status {done.returncode}")
@@ -427,7 +426,7 @@ _ACTIONS: Final = {"path": _path_of_settings, "set": _set, "edit": _edit}
 
 def _none(words: Sequence[str], action: str) -> None:
     if words:
-        raise InvalidInput(f"{action} takes no argument; {words[0]!r} is one too many")
+        raise InvalidInput(f"{action} takes no argument; remove {words[0]!r}")
 
 
 def _show(call: Call, key: str | None) -> None:
@@ -437,7 +436,7 @@ def _show(call: Call, key: str | None) -> None:
         if key is None or name == key or name.startswith(f"{key}.")
     }
     if not rows and key == "agents":
-        call.say(f"No agent is named; name one below `agents:` in {config_file(os.environ)}")
+        call.say(f"No agents are defined; add one under `agents:` in {config_file(os.environ)}")
     elif not rows:
         raise InvalidInput(no_setting(str(key)))
     if call.json:

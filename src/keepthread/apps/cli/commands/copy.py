@@ -22,10 +22,13 @@ async def copy(
     target: Annotated[str, typer.Argument(metavar="TARGET", help="The store to copy into.")],
     to_tenant: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The tenant there; the same if not given."),
+        typer.Option(metavar="NAME", help="The tenant in the target (default: the same)."),
     ] = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Change what differs, also where it is whole.")
+        bool,
+        typer.Option(
+            "--replace", help="Overwrite records that differ in the target, even undamaged ones."
+        ),
     ] = False,
 ) -> int:
     """Copy everything of a tenant into another store, and compare both.
@@ -34,7 +37,7 @@ async def copy(
     Exits with 1 if anything differs in the end.
     """
     if call.store:
-        raise InvalidInput("copy names both of its stores itself: leave out --store")
+        raise InvalidInput("copy takes both stores as arguments: leave out --store")
     source, target = store_url(source), store_url(target)
     tenant = to_tenant or call.tenant
     if (place_of(source), source, call.tenant) == (place_of(target), target, tenant):
@@ -78,7 +81,7 @@ def _report(call: Call, done: Copied, source: str, target: str) -> None:
     seen = ", ".join(counted(count, one) for one, count in totals.items())
     call.say(f"Compared {seen}: {'not all' if differences else 'all'} the same in both")
     if differences:
-        call.say("Run it again once the source rests; with --replace the target's records give way")
+        call.say("Run it again when the source is idle; --replace overwrites the target's records")
 
 
 async def migrate(
@@ -86,7 +89,10 @@ async def migrate(
     partitions: Annotated[
         int | None,
         typer.Option(
-            min=1, max=_MOST_PARTITIONS, metavar="N", help="Partitions of a new database; else 16."
+            min=1,
+            max=_MOST_PARTITIONS,
+            metavar="N",
+            help="Partitions of a new database (default: 16).",
         ),
     ] = None,
 ) -> None:
@@ -103,9 +109,9 @@ async def migrate(
         call.say(f"{place_of(url)} was empty and has format {after} now")
     else:
         named = f" has format {after}" if after else " needs no format"
-        call.say(f"{place_of(url)}{named}: there was nothing to do")
+        call.say(f"{place_of(url)}{named}: nothing to do")
     if partitions and before:
-        call.warn("a database is given its partitions when it is made; they stay as they are")
+        call.warn("partitions are set when a database is created and cannot be changed later")
 
 
 async def _formats(call: Call, url: str, partitions: int) -> tuple[int, int]:

@@ -180,7 +180,7 @@ async def run(
             by_person=settings.discord.session == "channel_and_user",
         )
         bot = _bot(talks, settings.discord, call.say)
-        call.say(f"{model.name} answers; {_kept(settings)}")
+        call.say(f"model: {model.name}; {_kept(settings)}")
         signals.listen()
         serving = asyncio.create_task(bot.serve(token))
         pruning = asyncio.create_task(_prune(memory.admin, settings.memory, call.say))
@@ -227,7 +227,7 @@ def _bot(talks: Talks, settings: DiscordSettings, notify: Callable[[str], object
         from keepthread.apps.discord.bot import DiscordBot, Pace  # noqa: PLC0415 - what the extra brings
     except ModuleNotFoundError as error:
         raise InvalidInput(
-            f"a bot on Discord needs {error.name}: pip install 'keepthread[discord]'"
+            f"the Discord bot needs {error.name}: pip install 'keepthread[discord]'"
         ) from None
     rules = Rules(
         guilds=frozenset(numbers_of(settings.guilds)),
@@ -264,8 +264,8 @@ async def _memory(
 
 def _kept(settings: Settings) -> str:
     if not settings.memory.enabled:
-        return "what is said is kept nowhere but in this program"
-    return f"what is said is kept in {place_of(settings.address)}"
+        return "messages are kept only in this process"
+    return f"messages are stored in {place_of(settings.address)}"
 
 
 @contextmanager
@@ -300,12 +300,13 @@ async def discord(
     ] = None,
     orchestrate: Annotated[
         bool,
-        typer.Option("--orchestrate", help="Let requests be routed and planned, with sub-agents."),
+        typer.Option("--orchestrate", help="Route and plan requests with sub-agents."),
     ] = False,
     tools: Annotated[
         bool,
         typer.Option(
-            "--tools", help="Do so with the tools of your mcp.json, for all who may write to it."
+            "--tools",
+            help="Also offer the tools of your mcp.json to everyone who can write to the bot.",
         ),
     ] = False,
     log: Log = None,

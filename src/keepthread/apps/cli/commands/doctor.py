@@ -58,7 +58,7 @@ async def doctor(
 async def _about_store(call: Call) -> tuple[Sequence[Finding], Sequence[Finding]]:
     """Look at the store itself, and at what is in it."""
     if not is_server(call.url) and not (file := file_of(call.url)).is_file():
-        advice = "`keepthread chat` makes it, or `keepthread import`"
+        advice = "`keepthread chat` or `keepthread import` creates it"
         return [Finding(what="file", found=f"there is no {file} yet", advice=advice)], []
     async with call.memory() as memory:
         sessions = [s async for s in every_session(memory.store) if not s.forgotten]
@@ -83,7 +83,7 @@ def about_model(settings: ModelSettings, environ: Mapping[str, str]) -> list[Fin
     has = (
         f"{settings.key_variable}, from the {source}"
         if key
-        else f"no {settings.key_variable}, which some services do not need"
+        else f"no {settings.key_variable}; some services need no key"
     )
     listing, address = list_models(settings, key), address_of(settings)
     many = counted(len(listing.names), "model")
@@ -97,7 +97,7 @@ def about_model(settings: ModelSettings, environ: Mapping[str, str]) -> list[Fin
 
 def _service_advice(listing: ModelList) -> str:
     if listing.denied:
-        return "it answers, but not without a key that it accepts"
+        return "it answers, but requires a valid key"
     if listing.answers:
         return ""
     return "start it, or correct the address: `keepthread config set model.base_url URL`"
@@ -105,8 +105,8 @@ def _service_advice(listing: ModelList) -> str:
 
 def _key_advice(settings: ModelSettings, key: str | None) -> str:
     if key:
-        return "the service does not accept it: check it, or give another"
-    return f"the service asks for one: export {settings.key_variable}=…"
+        return "the service rejects the key: check it, or set another"
+    return f"the service requires a key: export {settings.key_variable}=…"
 
 
 def _about_name(settings: ModelSettings, listing: ModelList) -> Finding:
@@ -146,7 +146,7 @@ def _about_sqlite_store(facts: FileFacts, durability: Durability) -> list[Findin
 
 def about_server(place: str, durability: Durability) -> Sequence[Finding]:
     """Look at what a server says of itself."""
-    lost = "what it acknowledges is lost when it stops; have it write to its disk"
+    lost = "acknowledged writes are lost when it stops; enable persistence to disk"
     return (
         Finding(what="server", found=place),
         Finding(what="durability", found=durability, advice=lost if durability == "memory" else ""),
@@ -155,9 +155,9 @@ def about_server(place: str, durability: Durability) -> Sequence[Finding]:
 
 def about_file(facts: FileFacts) -> Sequence[Finding]:
     """Look at where the file is and how large."""
-    protected = "" if facts.writable else "it can be read only; to write, change its permissions"
+    protected = "" if facts.writable else "it is read-only; to write, change its permissions"
     long = facts.wal_size > _LONG_LOG
-    advice = "a program reads for very long or was killed; close it, the next write shortens it"
+    advice = "a program reads for very long or was killed; close it, the next write truncates it"
     return (
         Finding(what="file", found=f"{facts.path}, format {facts.format}", advice=protected),
         Finding(
@@ -171,12 +171,13 @@ def about_file(facts: FileFacts) -> Sequence[Finding]:
 def about_settings(facts: FileFacts, durability: Durability) -> Sequence[Finding]:
     """Look at how writes reach the disk."""
     wal = facts.journal_mode == "wal"
-    rollback = "another program changed it; open the store once with write access to set it back"
+    rollback = "another program changed it; open the store once with write access to restore it"
     return (
         Finding(what="journal", found=facts.journal_mode, advice="" if wal else rollback),
         Finding(
             what="durability",
-            found=f"{durability} (synchronous={facts.synchronous}), unless a program chose less",
+            found=f"{durability} (synchronous={facts.synchronous}), unless a program chose a lower "
+            "level",
         ),
     )
 
@@ -190,7 +191,7 @@ def about_disk(path: Path, mounts: str) -> Finding:
         point = point.replace("\\040", " ")
         if path.is_relative_to(point) and len(point) >= len(found):
             found, kind = point, name
-    advice = "SQLite's locks do not hold over a network; move the file to a local disk"
+    advice = "SQLite's locks are unreliable on network file systems; move the file to a local disk"
     return Finding(what="disk", found=kind, advice=advice if kind in _NETWORK else "")
 
 
@@ -205,8 +206,8 @@ def about_sqlite(version: str) -> Finding:
     first, last = _RACE
     affected = first <= tuple(map(int, version.split("."))) <= last
     advice = (
-        "before 3.51.3, two programs that reset the log at once may lose a write; keepthread takes"
-        " a lock against it, so let no other program write to this file"
+        "before 3.51.3, two programs that reset the log at the same time may lose a write; "
+        "keepthread prevents this with a lock, so let no other program write to this file"
     )
     return Finding(what="SQLite", found=version, advice=advice if affected else "")
 
@@ -222,7 +223,7 @@ def about_sessions(sessions: int, messages: int, unready: int) -> Finding:
     """Look at how much there is."""
     found = f"{counted(sessions, 'session')}, {counted(messages, 'message')}"
     many = f"{unready:,} {'is' if unready == 1 else 'are'} not ready"
-    advice = f"{many}: run the import or fork again that was broken off"
+    advice = f"{many}: run the interrupted import or fork again"
     return Finding(what="content", found=found, advice=advice if unready else "")
 
 
@@ -245,6 +246,6 @@ def models(call: Call) -> None:
         here = offered and name in (chosen, f"{chosen}:latest")
         typer.secho(f"{'→' if here else ' '} {sanitize(name)}", bold=here)
     if not chosen:
-        call.say("None is set: `keepthread config set model.name NAME`")
+        call.say("No model is set: `keepthread config set model.name NAME`")
     elif not offered:
-        call.warn(f"{chosen} is set, and not among them; set another with `keepthread config set`")
+        call.warn(f"{chosen} is set but not offered; set another with `keepthread config set`")

@@ -37,24 +37,27 @@ async def export(
             "--output",
             "-o",
             metavar="FILE",
-            help="Write to a file, which appears once it is whole; - is stdout.",
+            help="Write to a file, which appears when complete; - is stdout.",
         ),
     ] = None,
     owner: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Only this owner's; of named sessions, else memory.owner."
+            metavar="NAME",
+            help="Only this owner's sessions (for named sessions the default is memory.owner).",
         ),
     ] = None,
     form: Annotated[
         str | None,
         typer.Option(
-            "--format", metavar="NAME", help="jsonl, which loses nothing, or markdown; else jsonl."
+            "--format", metavar="NAME", help="jsonl (lossless) or markdown (default: jsonl)."
         ),
     ] = None,
     to: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Write a Markdown file for each session here."),
+        typer.Option(
+            metavar="FOLDER", help="Write one Markdown file per session into this folder."
+        ),
     ] = None,
 ) -> int:
     """Write sessions as JSON lines, lossless, or as Markdown that people can read.
@@ -89,8 +92,7 @@ async def _transcripts(
     """Write each session as Markdown into a folder, or one to a file or stdout."""
     if to is None and len(chosen) != 1:
         raise InvalidInput(
-            f"{counted(len(chosen), 'session')} would be written:"
-            " name one of them, or give --to FOLDER"
+            f"{counted(len(chosen), 'session')} match: name one of them, or give --to FOLDER"
         )
     done = Exported(damaged=[])
     taken: set[str] = set()

@@ -47,7 +47,7 @@ _Owner: TypeAlias = Annotated[
     typer.Option("--owner", metavar="NAME", help="Whose facts (default: memory.owner)."),
 ]
 _Subject: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Whom it is about (default: the owner).")
+    str | None, typer.Option(metavar="NAME", help="The subject of the fact (default: the owner).")
 ]
 _Attribute: TypeAlias = Annotated[
     str | None,
@@ -56,7 +56,7 @@ _Attribute: TypeAlias = Annotated[
     ),
 ]
 _Value: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="TEXT", help="The value alone, such as Oslo.")
+    str | None, typer.Option(metavar="TEXT", help="Only the value, such as Oslo.")
 ]
 _Key: TypeAlias = Annotated[
     str, typer.Argument(metavar="KEY", help="The fact's key, or its last digits.")
@@ -71,10 +71,12 @@ async def list_facts(
     owner: _Owner = None,
     every: Annotated[
         bool,
-        typer.Option("--all", help="List also what was replaced, has ended or will hold later."),
+        typer.Option(
+            "--all", help="Also list facts that were replaced, have ended or start later."
+        ),
     ] = False,
     agent: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only what this agent alone knows.")
+        str | None, typer.Option(metavar="NAME", help="Only facts private to this agent.")
     ] = None,
 ) -> None:
     """List current facts, and those that wait for confirmation, oldest first."""
@@ -83,7 +85,7 @@ async def list_facts(
 
 async def search_facts(
     call: Call,
-    words: Annotated[list[str], typer.Argument(metavar="WORD", help="What to find.")],
+    words: Annotated[list[str], typer.Argument(metavar="WORD", help="The query.")],
     owner: _Owner = None,
 ) -> None:
     """List the facts that share words with these."""
@@ -98,10 +100,10 @@ async def add_fact(
     attribute: _Attribute = None,
     value: _Value = None,
     many: Annotated[
-        bool, typer.Option("--many", help="There can be several such values at a time.")
+        bool, typer.Option("--many", help="The attribute can have several values at a time.")
     ] = False,
     agent: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The agent that alone knows it.")
+        str | None, typer.Option(metavar="NAME", help="Make it private to this agent.")
     ] = None,
 ) -> None:
     """Store a fact as the owner's statement.
@@ -152,7 +154,9 @@ async def export_facts(
     owner: _Owner = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Write here, not to stdout."),
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Write to this file instead of stdout."
+        ),
     ] = None,
 ) -> None:
     """Write Markdown that can be edited and imported; with --json, everything as JSON."""
@@ -166,7 +170,7 @@ async def import_facts(
     ],
     owner: _Owner = None,
     prune: Annotated[
-        bool, typer.Option("--prune", help="Forget facts whose lines are gone.")
+        bool, typer.Option("--prune", help="Forget facts whose lines were removed.")
     ] = False,
 ) -> None:
     """Apply the changes in a file of either kind.
@@ -209,8 +213,8 @@ class _Run(NamedTuple):
             self._show(found)
             return
         owners = [name for name in await self.store.owners() if name != self.book.owner]
-        hint = f"; there is {', '.join(owners[:5])}: --owner NAME" if owners else ""
-        self.call.say(f"Nothing is known of {self.book.owner}{hint}")
+        hint = f"; owners with facts: {', '.join(owners[:5])} (--owner NAME)" if owners else ""
+        self.call.say(f"No facts about {self.book.owner}{hint}")
 
     async def search(self, given: _Given) -> None:
         self._show(await self.book.search(" ".join(given.words)))
@@ -245,7 +249,7 @@ class _Run(NamedTuple):
             self.call.write({"forgotten": forgotten, "revived": keys_of})
         self.call.say(f"Forgot {forgotten:,}; the messages stay (`keepthread forget` erases them)")
         for fact in revived:
-            self.call.say(f"This holds again: {fact.text}")
+            self.call.say(f"Current again: {fact.text}")
 
     # --- documents ---
 
@@ -256,7 +260,7 @@ class _Run(NamedTuple):
             text = await self.book.to_markdown()
         if given.output is not None:
             _save(text, given.output)
-            self.call.say(f"Wrote what is known of {self.book.owner} to {given.output}")
+            self.call.say(f"Wrote the facts about {self.book.owner} to {given.output}")
         elif sys.stdout.isatty():
             typer.echo(sanitize(text, lines=True), nl=False)
         else:
@@ -279,7 +283,7 @@ class _Run(NamedTuple):
         nothing = "Nothing was changed: every fact in the document is known already"
         self.call.say(", ".join(counts) if counts else nothing)
         if done.passed:
-            self.call.warn("passed: forgotten or replaced since the document was written")
+            self.call.warn("skipped: forgotten or replaced since the document was written")
 
     # --- inside ---
 
@@ -290,7 +294,7 @@ class _Run(NamedTuple):
         if len(found) == 1:
             return found[0]
         if found:
-            raise InvalidInput(f"{len(found)} keys end in {word!r}; give more of it")
+            raise InvalidInput(f"{len(found)} keys end in {word!r}; give more digits")
         raise InvalidInput(
             f"no key of {self.book.owner}'s facts ends in {word!r}; `keepthread facts` lists them"
         )
@@ -304,7 +308,7 @@ class _Run(NamedTuple):
                 screen.facts([(fact.state, *columns_of(fact)) for fact in found])
         waiting = sum(fact.state == "quarantined" for fact in found)
         if waiting:
-            self.call.say(f"{waiting:,} in quarantine: `keepthread facts confirm KEY` lets it out")
+            self.call.say(f"{waiting:,} in quarantine: `keepthread facts confirm KEY` releases it")
 
 
 facts: Final = Actions(
@@ -333,7 +337,7 @@ def columns_of(fact: "Fact") -> tuple[str, str, str]:
     parts = [agent, fact.attribute, _dates(fact)]
     parts.append("" if fact.state == "live" else fact.state)
     parts += [f"{source.session} {source.seq}" for source in fact.messages[:3]]
-    parts.append("" if fact.messages else "by hand")
+    parts.append("" if fact.messages else "manually added")
     parts.append(fact.origin if fact.origin != "user" else "")
     return fact.key[-_SHORT:], shown, " · ".join(filter(None, parts))
 

@@ -31,38 +31,44 @@ async def forget(  # noqa: PLR0913 - each names one way to choose
         typer.Argument(metavar="SESSION", help="A session to forget, as with --session."),
     ] = None,
     session: Annotated[
-        str | None, typer.Option(metavar="SESSION", help="Of this session; alone, all of it.")
+        str | None,
+        typer.Option(metavar="SESSION", help="Only in this session (alone: the whole session)."),
     ] = None,
     message: Annotated[
         str | None, typer.Option(metavar="ID", help="The message of this id in the session.")
     ] = None,
     owner: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Of this owner's sessions; alone, all theirs."),
+        typer.Option(metavar="NAME", help="Only in this owner's sessions (alone: all of them)."),
     ] = None,
     author: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Messages of this person.")
+        str | None, typer.Option(metavar="NAME", help="Only messages of this author.")
     ] = None,
     source: Annotated[
         str | None,
-        typer.Option(metavar="SOURCE", help="Messages from here: tool:NAME, web:URL, import:ID."),
+        typer.Option(
+            metavar="SOURCE", help="Only messages from this source: tool:NAME, web:URL, import:ID."
+        ),
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option(metavar="DATE", help="Not older: 2026-11-15, or 2026-11-15T18:30, in UTC."),
+        typer.Option(
+            metavar="DATE",
+            help="At or after this date or time, in UTC: 2026-11-15, 2026-11-15T18:30.",
+        ),
     ] = None,
     until: Annotated[
-        str | None, typer.Option(metavar="DATE", help="Older than this date or time.")
+        str | None, typer.Option(metavar="DATE", help="Before this date or time.")
     ] = None,
     answers: Annotated[
-        bool, typer.Option("--answers", help="Also erase answers known to be written from it.")
+        bool, typer.Option("--answers", help="Also erase answers known to be based on it.")
     ] = False,
     rewrite: Annotated[
         bool,
-        typer.Option("--rewrite", help="Let PostgreSQL rewrite changed tables, which locks them."),
+        typer.Option("--rewrite", help="Have PostgreSQL rewrite the changed tables (locks them)."),
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be forgotten.")
+        bool, typer.Option("--dry-run", help="Only show what would be forgotten.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> int:
@@ -123,8 +129,8 @@ def _opened(address: str) -> Opening:
 
 
 def _residue(path: Path) -> Residue:
-    why = "a chat keeps messages there for the time the store was away"
-    return Residue(str(path), why, "it is delivered; what is asked here is forgotten then")
+    why = "a chat holds messages there that the store has not received yet"
+    return Residue(str(path), why, "it is delivered; this request is carried out then")
 
 
 def _report(call: Call, receipt: "Receipt") -> int:
@@ -144,11 +150,10 @@ def _agreed(call: Call, planned: "Receipt") -> bool:
     count = planned.messages + planned.copies + planned.derived
     if call.json or not sys.stdin.isatty():
         raise InvalidInput(
-            f"this would erase {counted(count, 'message')};"
-            " --dry-run shows what goes, --yes does it"
+            f"this would erase {counted(count, 'message')}; --dry-run shows them, --yes erases them"
         )
     _show(planned)
-    return typer.confirm("Forget this, for good?", err=True)
+    return typer.confirm("Forget this permanently?", err=True)
 
 
 async def delete(
@@ -177,7 +182,7 @@ async def delete(
 def _agreed_to_delete(call: Call, id: str, messages: int) -> bool:
     if call.json or not sys.stdin.isatty():
         raise InvalidInput(
-            f"this would delete session {id!r} with {counted(messages, 'message')}; --yes does it"
+            f"this would delete session {id!r} with {counted(messages, 'message')}; --yes confirms"
         )
     return typer.confirm(
         sanitize(f"Delete session {id} with {counted(messages, 'message')}, and keep facts?"),

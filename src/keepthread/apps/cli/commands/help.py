@@ -37,7 +37,7 @@ _SENTENCE: Final = re.compile(r"(.+?[.:])(?:\s|$)", re.DOTALL)
 def show_help(
     call: Call,
     topic: Annotated[
-        str | None, typer.Argument(metavar="TOPIC", help="A page; without it, a list of them.")
+        str | None, typer.Argument(metavar="TOPIC", help="A page (default: list all pages).")
     ] = None,
 ) -> None:
     """Read the guides in the terminal.

@@ -26,7 +26,9 @@ def hook(
     `keepthread mcp install AGENT --hooks` connects one.
     """
     if agent not in AGENTS:
-        raise InvalidInput(f"{agent!r} has no known hooks; choose one of {', '.join(AGENTS)}")
+        raise InvalidInput(
+            f"hooks for {agent!r} are not supported; choose one of {', '.join(AGENTS)}"
+        )
     tenant = str(call.flags.get("memory.tenant") or "")
     place = {"store": call.store or "", "tenant": tenant}
     given = [word for name, value in place.items() if value for word in (f"--{name}", value)]

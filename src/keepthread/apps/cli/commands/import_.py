@@ -125,8 +125,8 @@ def summary_lines(
 def _lines(file: BinaryIO, wanted: ImportOptions) -> Arrival:
     if wanted.owner is not None or wanted.branches:
         raise InvalidInput(
-            "an export of keepthread's says itself whose sessions it holds, and holds them all:"
-            " leave out --owner and --branches"
+            "a keepthread export contains the owners and all branches: leave out --owner and "
+            "--branches"
         )
     lines = lines_of(file)
     first = next(lines, b"{}")
@@ -156,7 +156,7 @@ _SAME: Final = (
 def _nothing_new(known: int, place: str) -> str:
     """Return what to say of an import that brought nothing."""
     were = counted(known, "session existed already", "sessions existed already")
-    return f"Nothing new: {were} in {place} and {'is' if known == 1 else 'are'} the same"
+    return f"Nothing new: {were} in {place} and {'is' if known == 1 else 'are'} identical"
 
 
 def _import_lines(done: Imported, place: str) -> tuple[list[str], list[str]]:
@@ -170,7 +170,7 @@ def _import_lines(done: Imported, place: str) -> tuple[list[str], list[str]]:
     warnings: list[str] = []
     if done.kept:
         warnings.append(
-            f"{counted(done.kept, 'record')} existed with another value, which was kept"
+            f"{counted(done.kept, 'record')} already existed with a different value, which was kept"
         )
     if done.damaged:
         damaged = ("session or message was", "sessions or messages were")
@@ -265,12 +265,16 @@ def _transcript_lines(done: Arrived, place: str, more: str) -> tuple[list[str], 
         (done.known, _SAME, ""),
         (done.grown, ("session", "sessions"), "existed already and got new messages"),
         (done.empty, talk, "empty"),
-        (done.hidden, message, "left out, which people were not shown either"),
-        (done.shortened, message, "too long and lost the end"),
+        (done.hidden, message, "left out: hidden in the original program"),
+        (done.shortened, message, "truncated: too long"),
         (done.left_out, message, "left out: on other branches, or not readable"),
-        (done.repeated, message, "in the file twice and taken once"),
-        (done.rejoined, message, "put after the one before: the file lacks what came between"),
-        (done.refused, talk, "passed over; all others were imported"),
+        (done.repeated, message, "duplicated in the file, imported once"),
+        (
+            done.rejoined,
+            message,
+            "attached to the previous one: the file lacks the messages in between",
+        ),
+        (done.refused, talk, "skipped; all others were imported"),
     )
     sessions, messages = counted(done.sessions, "session"), counted(done.messages, "message")
     lines = [f"Imported {sessions}{forks}, {messages} into {place}"]
@@ -319,28 +323,32 @@ async def import_file(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What to import; `-` is stdin.")],
     prefix: Annotated[
         str,
-        typer.Option("--as", metavar="PREFIX", help="Put this before every id, if one is taken."),
+        typer.Option("--as", metavar="PREFIX", help="Prefix for every id, in case one is taken."),
     ] = "",
     owner: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME", help="Whose they are; else the setting memory.owner, as in a chat."
-        ),
+        typer.Option(metavar="NAME", help="The owner (default: memory.owner, as in a chat)."),
     ] = None,
     branches: Annotated[
         bool, typer.Option("--branches", help="Keep edited and repeated questions as forks.")
     ] = False,
     form: Annotated[
         str | None,
-        typer.Option("--format", metavar="NAME", help=f"The format: {', '.join(FORMATS)}."),
+        typer.Option(
+            "--format",
+            metavar="NAME",
+            help=f"The format (default: detected): {', '.join(FORMATS)}.",
+        ),
     ] = None,
     session: Annotated[
         str | None,
-        typer.Option(metavar="SESSION", help="Of a folder: seed this from its newest transcript."),
+        typer.Option(
+            metavar="SESSION", help="For a folder: seed this session from its newest transcript."
+        ),
     ] = None,
     last: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Of a folder: the last N messages (20)."),
+        typer.Option(min=1, metavar="N", help="For a folder: the last N messages (default: 20)."),
     ] = None,
 ) -> int:
     """Read conversations into the store.

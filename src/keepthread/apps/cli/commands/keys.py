@@ -56,7 +56,7 @@ async def list_keys(call: Call) -> None:
 async def create(
     call: Call,
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="A name for it, such as the program's.")
+        str, typer.Argument(metavar="NAME", help="A name for the key, such as the program's name.")
     ],
     scopes: Annotated[
         list[str] | None,
@@ -72,7 +72,7 @@ async def create(
     ] = None,
     days: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Days until it ends (default: it does not end)."),
+        typer.Option(min=1, metavar="N", help="Days until it expires (default: never)."),
     ] = None,
 ) -> None:
     """Make a key for the HTTP server, and print it, once.
@@ -95,7 +95,7 @@ async def rotate(
     call: Call,
     id: _Id,
     grace: Annotated[
-        int, typer.Option(min=0, metavar="HOURS", help="Hours for which the old one still holds.")
+        int, typer.Option(min=0, metavar="HOURS", help="Hours for which the old key stays valid.")
     ] = 0,
 ) -> None:
     """Replace a key by a new one with the same rights, and print it, once.
@@ -107,7 +107,7 @@ async def rotate(
         new = await rotate_key(tables, call.tenant, id_in(id), by=_BY, at=now, grace=grace * _HOUR)
     _show_once(call, new, now)
     when = f"in {counted(grace, 'hour')}" if grace else "now"
-    call.say(f"The old key {id_in(id)} ends {when}")
+    call.say(f"The old key {id_in(id)} expires {when}")
 
 
 async def revoke(call: Call, ids: _Ids) -> None:
@@ -120,14 +120,14 @@ async def revoke(call: Call, ids: _Ids) -> None:
             done = await revoke_key(tables, call.tenant, id, by=_BY, at=time.time())
             if call.json:
                 call.write({"id": id, "revoked": done})
-            call.say(f"{id} was revoked" if done else f"{id} was revoked before")
+            call.say(f"{id} was revoked" if done else f"{id} was already revoked")
 
 
 async def audit(
     call: Call,
     days: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Only the last N days (default: all that is kept)."),
+        typer.Option(min=1, metavar="N", help="Only the last N days (default: all entries)."),
     ] = None,
 ) -> None:
     """List the audit log of the tenant, oldest first: who did what to which ids, and when.
@@ -180,7 +180,7 @@ def _show_once(call: Call, new: NewKey, now: float) -> None:
         f"Key {key.id} of tenant {key.tenant}, {whose}: {', '.join(_in_order(key))};"
         f" {_state(key, now)}"
     )
-    call.say("It is shown only now: keep it where secrets are kept")
+    call.say("It is shown only once: store it in a safe place")
 
 
 def _shown(key: ApiKey, now: float) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def _preview(call: Call, old: Sequence[SessionInfo], count: int) -> None:
 def _agreed(call: Call, old: int, count: int, days: int) -> bool:
     if call.json or not sys.stdin.isatty():
         raise InvalidInput(
-            f"this would delete {old:,} of {counted(count, 'session')}; say --yes to do it"
+            f"this would delete {old:,} of {counted(count, 'session')}; use --yes to confirm"
         )
     return typer.confirm(
         f"Delete {old:,} of {counted(count, 'session')},"
@@ -130,7 +130,7 @@ async def recount(call: Call) -> None:
                 passed += session.messages
     if call.json:
         call.write({"counter": counter.name, "messages": total, "counted": again})
-    call.say(f"Counted {again:,} of {counted(total, 'message')} again with {counter.name}")
+    call.say(f"Recounted {again:,} of {counted(total, 'message')} with {counter.name}")
 
 
 async def index(
@@ -154,7 +154,7 @@ async def index(
     name = embedder.name if embedder else None
     if call.json:
         call.write({"read": read, "embedder": name, "embedded": embedded})
-    call.say(f"Read {counted(read, 'message')} into the index")
+    call.say(f"Indexed {counted(read, 'message')}")
     if name:
         call.say(f"Embedded {counted(embedded, 'message')} with {name}")
     else:
@@ -191,7 +191,7 @@ async def compact(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Whose sessions; else memory.owner, and with --all those of all owners.",
+            help="Whose sessions (default: memory.owner, or with --all every owner).",
         ),
     ] = None,
 ) -> None:
@@ -201,7 +201,7 @@ async def compact(
     itself, or a model, which is then called.
     """
     if bool(sessions) == every:
-        raise InvalidInput("name the sessions to compact, or say --all")
+        raise InvalidInput("name the sessions to compact, or use --all")
     counter = current_counter(call)
     async with call.memory() as opened, _compaction(call) as compaction:
         memory = Memory(opened.store, Options(counter=counter, compaction=compaction))
@@ -221,8 +221,8 @@ async def compact(
     call.say(f"Made {counted(compactions, 'compaction')} in {counted(len(chosen), 'session')}")
     if refused:
         call.warn(
-            f"{counted(refused, 'time')} the model failed or said too much,"
-            " and the program shortened"
+            f"{counted(refused, 'time')} the model failed or wrote too much, and the built-in "
+            "summarizer was used"
         )
 
 

@@ -84,26 +84,30 @@ def install(
         str, typer.Argument(metavar="CLIENT", help=f"The client: {', '.join(CLIENTS)}.")
     ],
     write: Annotated[
-        bool, typer.Option("--write", help="Show the difference, and write the client's file.")
+        bool, typer.Option("--write", help="Show the diff, and write the client's file.")
     ] = False,
     remove: Annotated[
-        bool, typer.Option("--remove", help="Take the entry out of the client's file again.")
+        bool, typer.Option("--remove", help="Remove the entry from the client's file.")
     ] = False,
     file: Annotated[
         str | None,
-        typer.Option(metavar="PATH", help="Another file, such as a project's .mcp.json."),
+        typer.Option(metavar="PATH", help="Write to another file, such as a project's .mcp.json."),
     ] = None,
     allow_forget: Annotated[
         bool, typer.Option("--allow-forget", help="Let the client erase facts: forget_fact.")
     ] = False,
     url: Annotated[
         str | None,
-        typer.Option(metavar="URL", help=f"A server's /mcp instead; its key is in {KEY_VARIABLE}."),
+        typer.Option(
+            metavar="URL",
+            help=f"Connect to a server's /mcp URL instead; its key is in {KEY_VARIABLE}.",
+        ),
     ] = None,
     hooks: Annotated[
         bool,
         typer.Option(
-            "--hooks", help=f"Hooks as well: recall and store, for {' and '.join(HOOK_FILES)}."
+            "--hooks",
+            help=f"Also install hooks (recall and store), for {' and '.join(HOOK_FILES)}.",
         ),
     ] = False,
     all_projects: Annotated[
@@ -138,11 +142,11 @@ def install(
 
 def _check_hooks(client: str, *, url: str | None, file: str | None) -> None:
     if client not in HOOK_FILES:
-        raise InvalidInput(f"--hooks knows the hooks of {' and '.join(HOOK_FILES)}")
+        raise InvalidInput(f"--hooks supports only {' and '.join(HOOK_FILES)}")
     if url is not None or file is not None:
         raise InvalidInput(
-            "hooks use the store on this machine, and are written into the agent's own file:"
-            " give --hooks without --url and --file"
+            "hooks use the store on this machine and the agent's own file: use --hooks without "
+            "--url and --file"
         )
 
 
@@ -201,8 +205,8 @@ def _change(call: Call, client: str, changes: Sequence[_SettingsChange], *, remo
         files = [str(path) for path, _, _ in changed]
         call.write({"client": client, "file": str(texts[0][0]), "changed": bool(files)})
     elif not changed:
-        state = "has no such entry" if remove else "has this entry already"
-        call.say(f"{' and '.join(str(path) for path, _ in texts)} {state}, and stays as it is")
+        state = "has no such entry" if remove else "already has this entry"
+        call.say(f"{' and '.join(str(path) for path, _ in texts)} {state}; it is unchanged")
     elif remove:
         call.say(f"keepthread was removed from {title}; restart it")
     else:
@@ -217,9 +221,11 @@ def _text_of(path: Path) -> str:
 def _say_next(call: Call, client: str, changes: Sequence[_SettingsChange]) -> None:
     """Show what is left to do by hand."""
     if any(isinstance(each, _ClientEntry) and isinstance(each.server, str) for each in changes):
-        call.say(f"Set {KEY_VARIABLE} where {CLIENTS[client].title} starts: the key of the server")
+        call.say(
+            f"Set {KEY_VARIABLE} to the server's key in the environment of {CLIENTS[client].title}"
+        )
     if client == "codex" and any(isinstance(each, _Hooks) for each in changes):
-        call.say("Codex runs new hooks once you have trusted them: open /hooks in it")
+        call.say("Codex runs new hooks only after you trust them: open /hooks in Codex")
 
 
 def _program() -> list[str]:
@@ -241,8 +247,8 @@ def _place(call: Call) -> list[str]:
         return ["--store", str(file_of(call.store).absolute()), *named]
     if shown(call.store) != call.store:
         raise InvalidInput(
-            "the address holds a password, which must not be in a client's file: set memory.url in"
-            " your settings, and leave out --store"
+            "the URL contains a password, which must not be in a client's file: set memory.url in "
+            "your settings and leave out --store"
         )
     return ["--store", call.store, *named]
 

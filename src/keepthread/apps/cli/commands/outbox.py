@@ -22,10 +22,10 @@ async def outbox(
     call: Call,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The outbox's file.")],
     deliver: Annotated[
-        bool, typer.Option("--deliver", help="Deliver now what waits, to the store.")
+        bool, typer.Option("--deliver", help="Deliver the waiting messages to the store now.")
     ] = False,
     clear: Annotated[
-        bool, typer.Option("--clear", help="Forget what was dropped or set aside.")
+        bool, typer.Option("--clear", help="Discard dropped messages and those set aside.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
@@ -39,7 +39,7 @@ async def outbox(
         found = look(file)
     if clear and (found.dropped or found.set_aside):
         if not yes and not _agreed(call, found):
-            call.say("Nothing was forgotten")
+            call.say("Nothing was discarded")
             return
         box = await OutboxFile.open(file)
         try:
@@ -67,8 +67,8 @@ def _agreed(call: Call, found: Survey) -> bool:
         f" {counted(messages, 'message that was', 'messages that were')} set aside"
     )
     if call.json or not sys.stdin.isatty():
-        raise InvalidInput(f"this would forget {what}; say --yes to do it")
-    return typer.confirm(f"Forget {what}, for good?", err=True)
+        raise InvalidInput(f"this would discard {what}; use --yes to confirm")
+    return typer.confirm(f"Permanently discard {what}?", err=True)
 
 
 def _show(call: Call, found: Survey) -> None:
@@ -80,7 +80,7 @@ def _show(call: Call, found: Survey) -> None:
     lines.append(
         counted(found.messages, "message waits", "messages wait")
         if found.messages
-        else "Nothing waits"
+        else "No messages are waiting"
     )
     lines += [
         f"  {w.session}: {counted(w.messages, 'message')}, {size_of(w.bytes)}"

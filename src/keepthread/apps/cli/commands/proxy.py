@@ -35,7 +35,7 @@ async def proxy(
     call: Call,
     more: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME=URL", help="Further upstreams, as after --upstream."),
+        typer.Argument(metavar="NAME=URL", help="Additional upstreams, in the form of --upstream."),
     ] = None,
     upstream: Annotated[
         list[str] | None,
@@ -55,7 +55,7 @@ async def proxy(
     ] = False,
     owner: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Whose memory it is; else the setting memory.owner."),
+        typer.Option(metavar="NAME", help="The owner of the memory (default: memory.owner)."),
     ] = None,
 ) -> None:
     """Give memory to programs that only change their base URL.
@@ -97,10 +97,12 @@ async def proxy(
         typer.echo(url)
         sys.stdout.flush()
         if sys.stderr.isatty():
-            call.say(f"the memory is in {place_of(call.url)}, of the owner {call.owner}")
-            call.say(f"OpenAI's API: base URL as above; requests go to {settings.openai}")
-            call.say(f"Anthropic's API: base URL without /v1; requests go to {settings.anthropic}")
-            call.say("keep the address to yourself: it opens the memory. Ctrl-C stops the proxy")
+            call.say(f"memory: {place_of(call.url)}, owner {call.owner}")
+            call.say(f"OpenAI API: the base URL above; requests go to {settings.openai}")
+            call.say(
+                f"Anthropic API: the base URL without /v1; requests go to {settings.anthropic}"
+            )
+            call.say("keep this URL secret: it gives access to the memory. Ctrl-C stops the proxy")
 
     await local.run(work, announce)
 

@@ -15,22 +15,25 @@ if TYPE_CHECKING:
 
 async def search(
     call: Call,
-    query: Annotated[str, typer.Argument(metavar="WORDS", help="What to look for.")],
+    query: Annotated[str, typer.Argument(metavar="WORDS", help="The query.")],
     owner: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only in this owner's sessions.")
     ] = None,
     session: Annotated[
         str | None,
         typer.Option(
-            metavar="SESSION", help="Only in this session, of --owner or the setting memory.owner."
+            metavar="SESSION", help="Only in this session of --owner (default: memory.owner)."
         ),
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option(metavar="DATE", help="Not older: 2026-11-15, or 2026-11-15T18:30, in UTC."),
+        typer.Option(
+            metavar="DATE",
+            help="At or after this date or time, in UTC: 2026-11-15, 2026-11-15T18:30.",
+        ),
     ] = None,
     until: Annotated[
-        str | None, typer.Option(metavar="DATE", help="Older than this date or time.")
+        str | None, typer.Option(metavar="DATE", help="Before this date or time.")
     ] = None,
     role: Annotated[
         list[str] | None,

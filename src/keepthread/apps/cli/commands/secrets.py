@@ -52,13 +52,13 @@ def set_secret(call: Call, name: _Name) -> None:
     keyring = open_keyring()
     secret = _typed(name) if sys.stdin.isatty() else sys.stdin.readline()
     if not secret.strip():
-        raise InvalidInput("the secret is empty: nothing was kept")
+        raise InvalidInput("the secret is empty: nothing was stored")
     keyring.put(name, secret.strip())
     if call.json:
         call.write({"name": name, "from": "keyring"})
-    call.say(f"{name} is kept by the {keyring.title}")
+    call.say(f"{name} is stored in the {keyring.title}")
     if os.environ.get(name):
-        call.warn(f"the environment has {name}, too, and comes first")
+        call.warn(f"the environment also sets {name} and takes precedence")
 
 
 def _typed(name: str) -> str:
@@ -81,7 +81,7 @@ def delete_secret(call: Call, name: _Name) -> None:
 def _check(name: str, action: str) -> None:
     if not VARIABLE.fits(name):
         # It is not shown: it may be the secret itself.
-        raise InvalidInput(f"{action} takes {VARIABLE.expected}; the secret itself is asked for")
+        raise InvalidInput(f"{action} takes {VARIABLE.expected}; the secret itself is prompted for")
 
 
 secrets: Final = Actions(

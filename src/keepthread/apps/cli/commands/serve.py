@@ -34,7 +34,7 @@ def serve(
         int | None, typer.Option(metavar="N", help="The port to listen on (default: 8765).")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(metavar="N", help="How many processes serve (default: 1).")
+        int | None, typer.Option(metavar="N", help="Number of worker processes (default: 1).")
     ] = None,
     tls_cert: Annotated[
         str | None, typer.Option(metavar="FILE", help="The certificate chain, in PEM.")
@@ -44,11 +44,11 @@ def serve(
     ] = None,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="A name by which clients call it; * is any."),
+        typer.Option(metavar="NAME", help="An allowed Host name; * allows any."),
     ] = None,
     allow_origin: Annotated[
         list[str] | None,
-        typer.Option(metavar="URL", help="A web page that may call it from a browser."),
+        typer.Option(metavar="URL", help="An allowed browser origin (CORS)."),
     ] = None,
     metrics_port: Annotated[
         int | None, typer.Option(metavar="N", help="Show metrics for Prometheus on this port.")
@@ -95,14 +95,16 @@ def _run(call: Call) -> int:
         workers=settings.workers,
         metrics=None if port is None else (settings.metrics_host, port),
     )
-    call.say(f"the memory is in {place_of(call.url)}")
+    call.say(f"memory: {place_of(call.url)}")
     return server.run(work, bind, call.announce)
 
 
 def _check(call: Call, settings: ServerSettings) -> None:
     """Refuse what cannot be served."""
     if call.url.startswith(_IN_PROCESS) and settings.workers > 1:
-        raise InvalidInput("workers do not share a store in memory; serve a file or a server")
+        raise InvalidInput(
+            "workers cannot share an in-memory store; use a file or a database server"
+        )
     if bool(settings.tls_cert) != bool(settings.tls_key):
         raise InvalidInput("TLS needs both --tls-cert and --tls-key")
     for file in filter(None, (settings.tls_cert, settings.tls_key)):

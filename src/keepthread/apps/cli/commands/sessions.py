@@ -38,7 +38,7 @@ async def sessions(
         with call.paged() as screen:
             screen.sessions(found)
         if search is not None and not found:
-            call.say(f"`keepthread search {shlex.quote(search)}` looks into the messages")
+            call.say(f"`keepthread search {shlex.quote(search)}` searches the messages")
         return
     for session in found:
         counts = {"turns": session.turns, "tokens": session.tokens}

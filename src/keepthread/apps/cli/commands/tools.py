@@ -46,14 +46,16 @@ async def add_to_servers(
         list[str] | None,
         typer.Argument(metavar="PROGRAM", help="After --: the program, and its arguments."),
     ] = None,
-    url: Annotated[str | None, typer.Option(metavar="URL", help="The address of a server.")] = None,
+    url: Annotated[str | None, typer.Option(metavar="URL", help="The URL of a server.")] = None,
     env: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="A variable that the program gets; repeatable."),
     ] = None,
     header: Annotated[
         list[str] | None,
-        typer.Option(metavar="TEXT", help="Such as 'Authorization: Bearer ${KEY}'; repeatable."),
+        typer.Option(
+            metavar="TEXT", help="A header such as 'Authorization: Bearer ${KEY}'; repeatable."
+        ),
     ] = None,
     allow: Annotated[
         list[str] | None, typer.Option(metavar="TOOL", help="Use this tool only; repeatable.")
@@ -66,7 +68,7 @@ async def add_to_servers(
     command = command or []
     if bool(command) == bool(url):
         raise InvalidInput(
-            "a server is a name and a program, or a name and an address:"
+            "give a name and a program, or a name and a URL:"
             " keepthread tools add NAME -- PROGRAM ARGUMENT …, or add NAME --url URL"
         )
     entry: dict[str, Any] = {"url": url} if url else {"command": command[0]}
@@ -81,7 +83,7 @@ async def add_to_servers(
     path = add_server(os.environ, name, entry, replace=replace)
     if call.json:
         call.write({"file": str(path), "server": name})
-    call.say(f"Added {name} to {path}; keepthread tools test {name} tries it")
+    call.say(f"Added {name} to {path}; `keepthread tools test {name}` tests it")
     return 0
 
 
@@ -106,20 +108,20 @@ def _header(text: str) -> tuple[str, str]:
 async def try_servers(
     call: Call,
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="One server; else all.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="NAME", help="The server to test (default: all).", show_default=False
+        ),
     ] = "",
     tool: Annotated[
-        str, typer.Argument(metavar="TOOL", help="A tool of it to call.", show_default=False)
+        str,
+        typer.Argument(metavar="TOOL", help="A tool of this server to call.", show_default=False),
     ] = "",
     arguments: Annotated[
         str,
-        typer.Argument(
-            metavar="JSON", help="The call's arguments, as one object.", show_default=False
-        ),
+        typer.Argument(metavar="JSON", help="The arguments, as a JSON object.", show_default=False),
     ] = "",
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Call the tool without a question.")
-    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Call the tool without asking.")] = False,
 ) -> int:
     """Start the servers and list their tools, or call one tool.
 
@@ -184,9 +186,11 @@ async def _call(
 def _agrees(name: str, arguments: dict[str, Any]) -> bool:
     """Ask before a tool is called that may change something."""
     if not sys.stdin.isatty():
-        raise InvalidInput(f"{name} may change something, and nobody can be asked: give --yes")
+        raise InvalidInput(
+            f"{name} may have side effects, and there is no terminal to ask: use --yes"
+        )
     given = sanitize(json.dumps(arguments, ensure_ascii=False))
-    return typer.confirm(f"{sanitize(name)} may change something. Call it with {given}?", err=True)
+    return typer.confirm(f"{sanitize(name)} may have side effects. Call it with {given}?", err=True)
 
 
 def _parsed(text: str) -> dict[str, Any]:

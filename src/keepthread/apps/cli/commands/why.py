@@ -18,22 +18,24 @@ async def why(
     session: Annotated[str, typer.Argument(metavar="SESSION", help="The session's id.")],
     number: Annotated[
         int | None,
-        typer.Argument(min=1, metavar="N", help="A context that was kept, 1 the newest."),
+        typer.Argument(min=1, metavar="N", help="A stored explanation; 1 is the newest."),
     ] = None,
     owner: OwnerOption = None,
     diff: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Compare with the one kept under N.")
+        int | None, typer.Option(min=1, metavar="N", help="Compare with stored explanation N.")
     ] = None,
     view: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="router, planner, chat or one of yours; else chat."),
+        typer.Option(
+            metavar="NAME", help="router, planner, chat or your own view (default: chat)."
+        ),
     ] = None,
     budget: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Tokens, in place of the view's.")
+        int | None, typer.Option(min=0, metavar="N", help="A token budget instead of the view's.")
     ] = None,
     strategy: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help=f"{', '.join(STRATEGIES)}; else as the settings say."),
+        typer.Option(metavar="NAME", help=f"{', '.join(STRATEGIES)} (default: from the settings)."),
     ] = None,
 ) -> None:
     """Draw a context: what is in, what is out, and why.
@@ -42,7 +44,7 @@ async def why(
     """
     if number and (view is not None or budget is not None or strategy is not None):
         raise InvalidInput(
-            "--view, --budget and --strategy are for the next context: leave out either them or N"
+            "--view, --budget and --strategy apply to the next context only: use either them or N"
         )
     options = None
     if not number:
@@ -88,13 +90,13 @@ async def _kept(session: Session, number: int) -> ContextReport:
     kept = await session.explanations(number)
     if not kept:
         raise InvalidInput(
-            f"no context of session {session.id!r} was kept;"
-            " open the memory with keep_why=20 to keep the newest 20"
+            f"session {session.id!r} has no stored explanations; open the memory with keep_why=20 "
+            "to keep the newest 20"
         )
     if len(kept) < number:
         raise InvalidInput(
-            f"{len(kept)} contexts of session {session.id!r} were kept, and {number} is not one of"
-            f" them; 1 is the newest, {len(kept)} the oldest"
+            f"{len(kept)} explanations of session {session.id!r} are stored, and {number} is not "
+            f"one of them; 1 is the newest, {len(kept)} the oldest"
         )
     found = kept[-1]
     return ContextReport(

@@ -232,5 +232,5 @@ LINES: Final = listed(TEXT, "\n", "one or several texts, as a list or each on it
 TOOLS: Final = ValueKind(
     "tools as SERVER/TOOL, such as weather/alert, with commas between them", _are_tools
 )
-POSITIVE: Final = number("a number above 0", lambda value: value > 0)
-NOT_NEGATIVE: Final = number("a number from 0", lambda value: value >= 0)
+POSITIVE: Final = number("a number greater than 0", lambda value: value > 0)
+NOT_NEGATIVE: Final = number("a number of 0 or more", lambda value: value >= 0)

@@ -140,14 +140,14 @@ def _choose(pair: tuple[str, str], layer: Layer, found: Layer) -> None:
     named = [key for key in pair if key in layer and layer[key].value is not None]
     if len(named) > 1:
         where = " and ".join(dict.fromkeys(layer[key].source for key in named))
-        raise InvalidInput(f"{where}: {' and '.join(named)} exclude each other; leave one")
+        raise InvalidInput(f"{where}: {' and '.join(named)} exclude each other; remove one")
     if named:
         for key in pair:
             found.pop(key, None)
 
 
 _MUST: Final = {
-    "views": ("tokens", "how many may it show?"),
+    "views": ("tokens", "how many tokens may it show?"),
     "agents": ("description", "what is the agent for?"),
 }
 
@@ -163,8 +163,8 @@ def _check_named(found: Layer) -> None:
         both = [found.get(f"{place}.{part}") for part in ("system", "system_file")]
         if place.startswith("agents.") and all(each and each.value for each in both):
             raise InvalidInput(
-                f"{given.source}: {place}.system and {place}.system_file exclude each other;"
-                " leave one"
+                f"{given.source}: {place}.system and {place}.system_file exclude each other; "
+                "remove one"
             )
 
 
@@ -235,7 +235,7 @@ def with_values(data: bytes, values: Mapping[str, JSON], path: Path) -> str:
         after = {}
     if after != {**before, **values}:
         by_hand = ", ".join(f"{key}: {value}" for key, value in values.items())
-        raise InvalidInput(f"{path} cannot be changed; write {by_hand} into it by hand")
+        raise InvalidInput(f"{path} cannot be edited automatically; add {by_hand} by hand")
     return text
 
 

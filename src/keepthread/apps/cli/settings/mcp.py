@@ -89,7 +89,7 @@ def add_server(
     own = mcp_file(environ)
     entries = _entries(own) if own.exists() else {}
     if name in entries and not replace:
-        raise InvalidInput(f"{own} has a server {name} already; give --replace, or another name")
+        raise InvalidInput(f"{own} already has a server {name}; use --replace or another name")
     with suppress(_Unset):  # it is asked for when the server starts
         _Entry(entry, f"{own}: {name}").server(name, environ)
     text = json.dumps({_SERVERS: {**entries, name: entry}}, indent=2, ensure_ascii=False)
@@ -102,8 +102,8 @@ def _refused(own: Path, folder: Path) -> list[str]:
     project = project_file(folder)
     places = {folder, project.parent if project else folder}
     return [
-        f"{place / MCP_FILE} is not used: a project may start no programs and name no servers;"
-        f" copy what you trust into {own}"
+        f"{place / MCP_FILE} is not used: projects may not define servers, because that would "
+        f"start programs; copy the ones you trust into {own}"
         for place in sorted(places)
         if (place / MCP_FILE).is_file() and not (own.exists() and own.samefile(place / MCP_FILE))
     ]
@@ -111,7 +111,7 @@ def _refused(own: Path, folder: Path) -> list[str]:
 
 def _read(path: Path, environ: Mapping[str, str]) -> McpFile:
     if os.name == "posix" and path.stat().st_mode & S_IWOTH:
-        raise InvalidInput(f"{path}: everybody may write to it, and it starts programs: chmod o-w")
+        raise InvalidInput(f"{path}: it is world-writable and starts programs: chmod o-w")
     servers: list[Server] = []
     notes: list[str] = []
     for name, given in _entries(path).items():
@@ -141,15 +141,15 @@ def _parsed(path: Path) -> Any:
     with path.open("rb") as file:
         data = file.read(_LARGEST + 1)
     if len(data) > _LARGEST:
-        raise InvalidInput(f"{path} is larger than 1 MB; it names no servers")
+        raise InvalidInput(f"{path} is larger than 1 MB; it is not a list of servers")
     try:
         return json.loads(data, object_pairs_hook=_once)
     except _Twice as twice:
-        raise InvalidInput(f"{path}: {twice} appears twice; leave one") from None
+        raise InvalidInput(f"{path}: {twice} appears twice; remove one") from None
     except UnicodeDecodeError:
         raise InvalidInput(f"{path}: it is not UTF-8 text") from None
     except json.JSONDecodeError as error:
-        raise InvalidInput(f"{path}, line {error.lineno}: no JSON: {error.msg}") from None
+        raise InvalidInput(f"{path}, line {error.lineno}: invalid JSON: {error.msg}") from None
     except RecursionError:
         raise InvalidInput(f"{path}: it is nested too deeply") from None
 
@@ -180,7 +180,7 @@ class _Entry:
         self._where = where
         ways = [way for way in (_STARTED, _REACHED) if way[0] in given]
         if len(ways) != 1:
-            raise InvalidInput(f"{where}: it needs a command or a url, and not both")
+            raise InvalidInput(f"{where}: it needs either a command or a url")
         way, kind = ways[0], self.take("type", choice(*_TYPES))
         foreign = [key for key in given if key not in (*way, *_COMMON)]
         if foreign or (kind and _TYPES[kind] is not way):

@@ -18,7 +18,7 @@ SERVICE: Final = "keepthread"
 """The name under which the keyring keeps our secrets."""
 _NAMES: Final = "the names of all secrets"  # a keyring cannot list its entries
 _SECONDS: Final = 60.0  # a person may have to unlock a vault
-_ELSE: Final = "export the variable, or name a command by model.key_command in your settings"
+_ELSE: Final = "export the variable, or set model.key_command in your settings"
 
 
 def secret_of(name: str, environ: Mapping[str, str], command: str | None = None) -> str | None:
@@ -53,7 +53,7 @@ def _printed_by(command: str) -> str:
         done = subprocess.run(words, stdout=subprocess.PIPE, timeout=_SECONDS, check=False)  # noqa: S603 - a person's own settings name it
     except subprocess.TimeoutExpired:
         raise InvalidInput(
-            f"model.key_command did not end within {_SECONDS:g} seconds; {advice}"
+            f"model.key_command did not finish within {_SECONDS:g} seconds; {advice}"
         ) from None
     except (OSError, ValueError, IndexError):
         raise InvalidInput(f"model.key_command cannot be started; {advice}") from None
@@ -99,8 +99,8 @@ class Keyring:
         kind: type[object] = first.__class__
         if kind.__module__.startswith("keyrings.alt.") and "Encrypted" not in kind.__name__:
             raise InvalidInput(
-                f"the keyring of this system is a plain file ({kind.__name__}), where no secret"
-                f" belongs; {_ELSE}"
+                f"this system's keyring is a plaintext file ({kind.__name__}), which is not safe "
+                f"for secrets; {_ELSE}"
             )
         self._write(name, secret)
         self._write(_NAMES, json.dumps(sorted({*self.names(), name})))
@@ -143,4 +143,4 @@ def _load() -> Keyring | None:
 
 
 def _unusable(error: Exception) -> InvalidInput:
-    return InvalidInput(f"no keyring of this system can be used ({type(error).__name__}): {_ELSE}")
+    return InvalidInput(f"this system has no usable keyring ({type(error).__name__}): {_ELSE}")

@@ -37,28 +37,29 @@ class MemoryProxySettings:
     openai: str = setting(
         "https://api.openai.com/v1",
         WEB,
-        "The base URL of the service that speaks OpenAI's API, with `/v1`.",
+        "The base URL of the OpenAI-compatible service, with `/v1`.",
         project=False,
         flag="--upstream openai=URL",
     )
     anthropic: str = setting(
         "https://api.anthropic.com",
         WEB,
-        "The base URL of the service that speaks Anthropic's API, without `/v1`.",
+        "The base URL of the Anthropic-compatible service, without `/v1`.",
         project=False,
         flag="--upstream anthropic=URL",
     )
     strict: bool = setting(
         False,
         TRUTH,
-        "Whether requests are refused while the memory is unavailable, not relayed without it.",
+        "Whether requests are refused, rather than relayed without memory, while the memory is "
+        "unavailable.",
         project=False,
         flag="--strict",
     )
     deadline: float = setting(
         0.3,
         POSITIVE,
-        "How many seconds the memory may take before a request is relayed without it.",
+        "Seconds to wait for the memory before a request is relayed without it.",
         project=False,
     )
 
@@ -78,7 +79,7 @@ class ServerSettings:
         8765, whole(0, _PORTS), "The port to listen on.", project=False, flag="--port"
     )
     workers: int = setting(
-        1, whole(1, 256), "How many processes serve.", project=False, flag="--workers"
+        1, whole(1, 256), "The number of worker processes.", project=False, flag="--workers"
     )
     tls_cert: str | None = setting(
         None,
@@ -108,8 +109,7 @@ class ServerSettings:
     allowed_hosts: tuple[str, ...] = setting(
         (),
         NAMES,
-        "The names by which clients call the server (header `Host`), beside those of this machine;"
-        " `*` is any.",
+        "Allowed `Host` names in addition to those of this machine; `*` allows any.",
         project=False,
         flag="--allow-host",
         stands_for="none",
@@ -117,7 +117,7 @@ class ServerSettings:
     allowed_origins: tuple[str, ...] = setting(
         (),
         NAMES,
-        "The web pages that may call it from a browser, such as `https://app.example.com`.",
+        "Allowed browser origins (CORS), such as `https://app.example.com`.",
         project=False,
         flag="--allow-origin",
         stands_for="none",
@@ -125,38 +125,38 @@ class ServerSettings:
     rate: float = setting(
         500.0,
         NOT_NEGATIVE,
-        "How many requests per second a key may send to one worker; 0 is any number.",
+        "Requests per second that a key may send to one worker; 0 means no limit.",
         project=False,
     )
     burst: int = setting(
-        1000, whole(1), "How many requests a key may send at once after a pause.", project=False
+        1000,
+        whole(1),
+        "The burst size: requests a key may send at once after a pause.",
+        project=False,
     )
     concurrency: int = setting(
-        64, whole(1), "How many requests of one key a worker does at the same time.", project=False
+        64, whole(1), "Concurrent requests of one key per worker.", project=False
     )
-    deadline: float = setting(
-        30.0, POSITIVE, "After how many seconds without a response a request ends.", project=False
-    )
+    deadline: float = setting(30.0, POSITIVE, "The request timeout in seconds.", project=False)
     audit_days: int = setting(
         365,
         whole(30, 36_500),
-        "For how many days the audit log is kept.",
+        "Days to keep the audit log.",
         project=False,
     )
     stop_delay: float = setting(
         0.0,
         NOT_NEGATIVE,
-        "For how many seconds it still listens after the signal to stop, while `/readyz` answers"
-        " 503.",
+        "Seconds to keep listening after the stop signal, while `/readyz` returns 503.",
         project=False,
     )
     drain: float = setting(
-        20.0, POSITIVE, "How many seconds running requests may take to finish then.", project=False
+        20.0, POSITIVE, "Seconds that running requests then have to finish.", project=False
     )
     issuer: str | None = setting(
         None,
         optional(TEXT),
-        "An identity provider whose tokens are accepted, exactly as their claim `iss` names it.",
+        "The identity provider whose tokens are accepted, exactly as in their claim `iss`.",
         project=False,
         stands_for="API keys only",
     )
@@ -180,7 +180,7 @@ class ServerSettings:
         optional(NAME),
         "The tenant of all its tokens.",
         project=False,
-        stands_for="as the claim `tenant_claim` says",
+        stands_for="from the claim `tenant_claim`",
     )
     tenant_claim: str = setting("tenant", NAME, "The claim that names the tenant.", project=False)
     owner_claim: str = setting("sub", NAME, "The claim that names the owner.", project=False)

@@ -45,47 +45,49 @@ class MemorySettings:
     """Which messages are kept, where, and how many of them a model sees."""
 
     enabled: bool = setting(
-        True, TRUTH, "Whether conversations are remembered; without, a chat ends with its program."
+        True,
+        TRUTH,
+        "Whether conversations are stored; if not, a chat is lost when its program ends.",
     )
     storage_path: str | None = setting(
         None,
         optional(PATH),
-        "The file that keeps conversations; written in a file, a relative path begins there.",
+        "The file that stores conversations; a relative path in a settings file is relative to "
+        "that file.",
         project=False,
-        stands_for="`memory.db` in the platform's folder for data",
+        stands_for="`memory.db` in the platform's data folder",
     )
     url: str | None = setting(
         None,
         optional(STORE),
-        "The address of the store, in place of a path: `postgresql://…`, `redis://…`.",
+        "The URL of the store, instead of a path: `postgresql://…`, `redis://…`.",
         project=False,
         flag="--store",
         variable="KEEPTHREAD_STORE",
     )
     tenant: str = setting("default", NAME, "The tenant inside the store.", flag="--tenant")
-    owner: str = setting("default", NAME, "Whose chats, facts and named sessions are meant.")
+    owner: str = setting("default", NAME, "The owner of chats, facts and named sessions.")
     max_history_tokens: int | str = setting(
         4096,
         whole_or("auto", 1),
-        "How many tokens the model is shown at most beside your newest message: the budget of the"
-        " view `chat`. `auto` is a quarter of `model.context_window`.",
+        "Maximum tokens of history shown in addition to your newest message: the budget of the "
+        "view `chat`. `auto` is a quarter of `model.context_window`.",
     )
     strategy: str = setting(
         "hybrid",
         choice(*STRATEGIES, aliases=ALIASES),
-        "The strategy of the view `chat`: what it shows.",
+        "The strategy of the view `chat`.",
     )
     recall: str = setting(
         "session",
         choice("session", "owner"),
-        "Where the model may look for earlier messages: the session, or all of its owner.",
+        "Which messages may be recalled: the session's, or all of the owner's.",
         project=False,  # another project's file must not open other conversations
     )
     tools: bool = setting(
         True,
         TRUTH,
-        "Whether the model may note facts and search earlier messages: `remember`,"
-        " `search_memory`.",
+        "Whether the model may use the tools `remember` and `search_memory`.",
         project=False,  # what is noted is known in every project
     )
     auto_prune_days: int | None = setting(
@@ -128,7 +130,7 @@ class ModelSettings:
     provider: str = setting(
         "openai",
         choice(*KEY_VARIABLES),
-        "The API that the service speaks.",
+        "The API of the service.",
         project=False,  # it also chooses which key is sent to base_url
     )
     name: str | None = setting(
@@ -137,14 +139,14 @@ class ModelSettings:
     base_url: str | None = setting(
         None,
         optional(WEB),
-        "The address of the service, if it is not the provider's own.",
+        "The base URL of the service, if it is not the provider's own.",
         project=False,
         stands_for="the provider's own",
     )
     key_env: str | None = setting(
         None,
         optional(VARIABLE),
-        "The environment variable that holds the key; the key itself is in no file.",
+        "The environment variable that holds the key; the key itself is never in a file.",
         project=False,
         stands_for="`OPENAI_API_KEY` or `ANTHROPIC_API_KEY`",
     )
@@ -158,21 +160,21 @@ class ModelSettings:
     max_tokens: int | None = setting(
         None,
         optional(whole(1)),
-        "How many tokens an answer may have at most.",
-        stands_for="as the service has it",
+        "Maximum tokens of an answer.",
+        stands_for="the service's own limit",
     )
     context_window: int | None = setting(
         None,
         optional(whole(1024)),
-        "How many tokens the model takes, prompt and answer together.",
-        stands_for="what the service says, what is known of the model, or 32768",
+        "The model's context window in tokens, prompt and answer together.",
+        stands_for="as reported by the service, as known for the model, or 32768",
     )
-    timeout: float = setting(60.0, POSITIVE, "For how many seconds to wait for the service.")
+    timeout: float = setting(60.0, POSITIVE, "Timeout for the service in seconds.")
     max_seconds: float = setting(
-        1800.0, POSITIVE, "How many seconds a whole answer may take, however steadily it arrives."
+        1800.0, POSITIVE, "Timeout for a whole answer in seconds, even if it keeps arriving."
     )
     retries: int = setting(
-        2, whole(0, 10), "How often to ask again where that is safe, before giving up."
+        2, whole(0, 10), "Number of retries for requests that are safe to repeat."
     )
     price: Price = field(default_factory=Price)
 
@@ -189,12 +191,12 @@ class SummarizerSettings:
     by: str = setting(
         "extractive",
         choice("extractive", "model"),
-        "How texts are shortened: `extractive` leaves out sentences, `model` asks a model.",
+        "How texts are shortened: `extractive` drops sentences, `model` asks a model.",
     )
     name: str | None = setting(
         None,
         optional(NAME),
-        "The model that shortens, of the same service as the chat's.",
+        "The model that summarizes, from the same service as the chat's.",
         stands_for="the chat's",
     )
 
@@ -208,9 +210,9 @@ class CompactionSettings:
     )
     batch_size: int = setting(5, whole(1), "How many turns are compacted at a time.")
     answer_bytes: int = setting(750, whole(1), "Longer answers are shown and compacted as digests.")
-    digest_bytes: int = setting(500, whole(1), "How long a digest of an answer is, about.")
+    digest_bytes: int = setting(500, whole(1), "The approximate length of an answer's digest.")
     summary_bytes: int = setting(4000, whole(1), "A longer summary is compressed.")
-    compressed_bytes: int = setting(3000, whole(1), "How long a compressed summary is at most.")
+    compressed_bytes: int = setting(3000, whole(1), "The maximum length of a compressed summary.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,12 +220,15 @@ class EmbedderSettings:
     """Semantic search; without a folder or an address, search matches words only."""
 
     folder: str | None = setting(
-        None, optional(PATH), "The folder of a sentence model in ONNX.", project=False
+        None,
+        optional(PATH),
+        "The folder of a sentence-embedding model in ONNX format.",
+        project=False,
     )
     url: str | None = setting(
         None,
         optional(WEB),
-        "The address of a service that embeds as OpenAI's does, in place of a folder.",
+        "The URL of an OpenAI-compatible embedding service, instead of a folder.",
         project=False,
     )
     name: str | None = setting(None, optional(NAME), "The model at that address.", project=False)
@@ -259,8 +264,8 @@ class ChatSettings:
     allowed_tools: str | None = setting(
         None,
         optional(TOOLS),
-        "The tools with side effects that run without a question, as `SERVER/TOOL`; `always` adds"
-        " to them, and `-p` and pipes run no others.",
+        "Tools with side effects that run without asking, as `SERVER/TOOL`; answering `always` "
+        "adds to them; `-p` and pipes run only these.",
         project=False,
     )
 
@@ -272,7 +277,7 @@ class DiscordSettings:
     token_env: str | None = setting(
         None,
         optional(VARIABLE),
-        "The environment variable that holds the bot's token; the token itself is in no file.",
+        "The environment variable that holds the bot's token; the token itself is never in a file.",
         project=False,
         stands_for="`DISCORD_TOKEN`",
     )
@@ -285,7 +290,7 @@ class DiscordSettings:
     channels: str | int | None = setting(
         None,
         optional(NUMBERS),
-        "The channels of these guilds in which it answers, by their ids; threads go with them.",
+        "The channels of these guilds in which it answers, by id; includes their threads.",
         stands_for="all that it can see",
     )
     reply: str = setting(
@@ -302,7 +307,7 @@ class DiscordSettings:
     listen: bool = setting(
         False,
         TRUTH,
-        "Whether it keeps what people say to each other in these channels, too.",
+        "Whether it also stores what people say to each other in these channels.",
         project=False,
     )
     session: str = setting(
@@ -313,18 +318,18 @@ class DiscordSettings:
     catch_up: float = setting(
         300.0,
         NOT_NEGATIVE,
-        "How many seconds back it looks, after a pause, for messages that it missed.",
+        "How many seconds back it looks for missed messages after a pause.",
     )
     allowed_tools: str | None = setting(
         None,
         optional(TOOLS),
-        "The tools with side effects that everyone who may write to the bot can cause to run.",
+        "Tools with side effects that anyone who can write to the bot can trigger.",
         project=False,
     )
     base_url: str | None = setting(
         None,
         optional(WEB),
-        "The address of a server that speaks like Discord's, up to the version.",
+        "The base URL of a Discord-compatible API, including the version.",
         project=False,
         stands_for="Discord's own",
     )
@@ -339,12 +344,12 @@ class DiscordSettings:
 class ViewSettings:
     """A budget and who chooses within it, by a name of your own."""
 
-    tokens: int = setting(MISSING, whole(1), "How many tokens it shows at most.")
+    tokens: int = setting(MISSING, whole(1), "Maximum tokens.")
     strategy: str = setting(
         "window", choice(*STRATEGIES, aliases=ALIASES), "The strategy that chooses what it shows."
     )
     max_messages: int | None = setting(
-        None, optional(whole(1)), "How many messages it shows at most.", stands_for="all that fit"
+        None, optional(whole(1)), "Maximum messages.", stands_for="all that fit"
     )
     tool_calls: str = setting(
         "recent",
@@ -358,16 +363,16 @@ class AgentSettings:
     """A specialist by a name of your own, to which the planner can give steps."""
 
     description: str = setting(
-        MISSING, TEXT, "Its purpose: the planner chooses by it.", project=False
+        MISSING, TEXT, "Its purpose; the planner uses it to choose an agent.", project=False
     )
     system: str | None = setting(None, optional(TEXT), "Its system prompt.", project=False)
     system_file: str | None = setting(
-        None, optional(PATH), "A file with its system prompt, in place of `system`.", project=False
+        None, optional(PATH), "A file with its system prompt, instead of `system`.", project=False
     )
     model: str | None = setting(
         None,
         optional(NAME),
-        "The model that answers for it, of the same service as the chat's.",
+        "Its model, from the same service as the chat's.",
         project=False,
         stands_for="the chat's",
     )
@@ -376,13 +381,13 @@ class AgentSettings:
         NAMES,
         "The only tools it may use.",
         project=False,
-        stands_for="those that the planner gives to its step",
+        stands_for="the tools the planner assigns to its step",
     )
     facts: bool = setting(
-        False, TRUTH, "Whether it sees what is known of the user, as the chat does.", project=False
+        False, TRUTH, "Whether it sees the facts about the user, as the chat does.", project=False
     )
     shared_facts: tuple[str, ...] = setting(
-        (), LINES, "Facts that it knows for every user.", project=False, stands_for="nothing"
+        (), LINES, "Facts it knows for every user.", project=False, stands_for="nothing"
     )
 
 
@@ -400,7 +405,7 @@ class Settings:
     tokenizer: str = setting(
         "o200k",
         choice("o200k", "cl100k"),
-        "The vocabulary that tokens are counted by: of new models of OpenAI, or of older ones.",
+        "The vocabulary used to count tokens: that of OpenAI's newer models, or of older ones.",
     )
     memory: MemorySettings = field(default_factory=MemorySettings)
     model: ModelSettings = field(default_factory=ModelSettings)

@@ -68,7 +68,9 @@ class _Reading:
         self._loader.get_event()
         more = self._loader.get_event()
         if not isinstance(more, self._yaml.StreamEndEvent):
-            self._refuse(self._line(more), "a second document begins; put all into one")
+            self._refuse(
+                self._line(more), "the file has a second document; put everything into one"
+            )
 
     def _block(self, prefix: str, depth: int) -> Iterator[Entry]:
         while not isinstance(name := self._loader.get_event(), self._yaml.MappingEndEvent):
@@ -84,7 +86,7 @@ class _Reading:
             self._check(value, key)
             if self._is(value, "Mapping"):
                 if depth == _DEEPEST:
-                    self._refuse(line, f"{key} is nested too deeply; no setting is")
+                    self._refuse(line, f"{key} is nested too deeply to be a setting")
                 yield from self._block(f"{key}.", depth + 1)
             elif self._is(value, "Scalar"):
                 yield Entry(key, self._value(value), line)
@@ -95,7 +97,7 @@ class _Reading:
         while not isinstance(entry := self._loader.get_event(), self._yaml.SequenceEndEvent):
             self._check(entry, key)
             if not self._is(entry, "Scalar"):
-                self._refuse(self._line(entry), f"an entry of {key} must be one word or text")
+                self._refuse(self._line(entry), f"an entry of {key} must be a plain value")
             yield self._value(entry)
 
     def _check(self, event: Any, what: str) -> None:
@@ -161,12 +163,12 @@ def of_entries(found: Sequence[Entry], path: Path, *, project: bool) -> Layer:
         where = f"{path}, line {entry.line}"
         if _is_block(entry.key):
             if entry.value is not None:
-                raise InvalidInput(f"{where}: {entry.key} is a block: write what it holds below it")
+                raise InvalidInput(f"{where}: {entry.key} is a block: write its settings below it")
             continue
         known = _known(entry.key, where)
         if project and not known.metadata["project"]:
             raise InvalidInput(
-                f"{where}: a project may not set {entry.key}: put it into your own config.yaml,"
+                f"{where}: a project may not set {entry.key}: put it in your own config.yaml,"
                 f" which `keepthread init` writes{_or_variable(entry.key)}"
             )
         layer[entry.key] = Value(_taken(path, entry, known, where), str(path))
@@ -237,7 +239,7 @@ def _key_of(variable: str) -> str:
     if key in KEYS and variable_of(key) == FILE_ONLY:
         raise InvalidInput(f"{variable}: only your own config.yaml may set {key}; unset it")
     near = [variable_of(key)] if key in KEYS else get_close_matches(variable, _VARIABLES, 1, 0)
-    raise InvalidInput(f"{variable} is not a setting; there is {near[0]}")
+    raise InvalidInput(f"{variable} is not a setting; did you mean {near[0]}?")
 
 
 def of_flags(flags: Mapping[str, JSON]) -> Layer:
@@ -293,18 +295,18 @@ def _refuse_secret(key: str, where: str) -> None:
     name = last.lower().replace("-", "_")
     if section == "discord" and name in _SECRETS:
         raise InvalidInput(
-            f"{where}: the token comes from the environment: export DISCORD_TOKEN=…, and name"
-            " another variable by discord.token_env"
+            f"{where}: the token comes from the environment: export DISCORD_TOKEN=…, or set "
+            "discord.token_env to another variable"
         )
     if name in _SECRETS or name.endswith(_KEYS):
         of = "embedder" if section == "embedder" else "model"
         raise InvalidInput(
-            f"{where}: keys come from the environment: export OPENAI_API_KEY=…, and name another"
-            f" variable by {of}.key_env"
+            f"{where}: keys come from the environment: export OPENAI_API_KEY=…, or set "
+            f"{of}.key_env to another variable"
         )
 
 
 def _wrong(kind: ValueKind, value: object) -> str:
     if kind.private:
-        return f"must be {kind.expected}; what it is now may be secret and is not shown"
+        return f"must be {kind.expected}; its current value may be secret and is not shown"
     return f"is {show(value)}; it must be {kind.expected}"

@@ -43,7 +43,7 @@ async def help(chat: Chat, rest: str) -> None:  # noqa: A001 - what people write
     """List the commands, or show more about one."""
     if not rest:
         chat.person.screen.rows(table(), "", "")
-        chat.person.say("Everything else is said to the model; Tab completes, Ctrl-D leaves")
+        chat.person.say("Anything else is sent to the model. Tab completes, Ctrl-D quits")
         return
     word = rest if rest.startswith(("/", "memory:")) else f"/{rest}"
     command = _found(word)
@@ -113,7 +113,7 @@ async def run(chat: Chat, line: str) -> None:
     if rest and not command.usage:
         raise InvalidInput(f"{word} takes no argument; write {word} alone")
     if not rest and command.usage and not command.usage.startswith("["):
-        raise InvalidInput(f"something is missing: write {word} {command.usage}")
+        raise InvalidInput(f"an argument is missing: write {word} {command.usage}")
     async with AsyncExitStack() as stack:
         if command.stays:
             await stack.enter_async_context(chat.talk.persistence.using())
@@ -127,4 +127,6 @@ def _found(word: str) -> SlashCommand:
     begun = [name for name in COMMANDS if name.startswith(word)] if len(word) > 1 else []
     near = begun or get_close_matches(word, COMMANDS, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else "/help lists them."
-    raise InvalidInput(f"there is no command {word}; {hint} A blank before it asks the model")
+    raise InvalidInput(
+        f"unknown command {word}; {hint} To send it to the model, start with a space"
+    )

@@ -91,7 +91,7 @@ def place(chat: Chat) -> str:
     """Say where the chat is kept now."""
     persistence = chat.talk.persistence
     if not persistence.kept:
-        return "nowhere but in this program"
+        return "only in this process's memory"
     if persistence.away:
         return "in a file of its own, until the store is back"
     return sanitize(place_of(chat.config.settings.address))

@@ -54,8 +54,8 @@ async def _kept(chat: Chat, session: Session, number: int) -> ContextReport:
         hint = "" if keep else "; set memory.keep_why to 20 to keep the newest 20"
         answers = counted(len(kept), "answer")
         raise InvalidInput(
-            f"explanations of {answers} are kept here, and {number} is not one of"
-            f" them{hint or '; 1 is the latest'}"
+            f"only explanations of {answers} are kept here; {number} is not one of "
+            f"them{hint or '; 1 is the latest'}"
         )
     found = list(kept.values())[number - 1]
     return ContextReport(
@@ -73,7 +73,7 @@ async def clear(chat: Chat, _: str) -> None:
     session = await chat.session()
     await session.clear()
     chat.talk.unsay()
-    chat.person.say("Starting over; /undo takes that back, and /history still has all messages")
+    chat.person.say("Starting over. /undo reverts this, and /history still shows all messages")
 
 
 async def rewind(chat: Chat, rest: str) -> None:
@@ -85,7 +85,7 @@ async def rewind(chat: Chat, rest: str) -> None:
     gone = await newest(session, lambda m: m.role == "user" and next(questions) == wanted)
     asked = [message for message in gone if message.role == "user"]
     if not asked:
-        raise InvalidInput("there is nothing to hide: the model is shown nothing of this session")
+        raise InvalidInput("there is nothing to hide: the model sees no messages of this session")
     await session.rewind(asked[0].seq - 1)
     chat.talk.unsay({message.id for message in gone})
     chat.offer = typed_part(asked[0].content)
@@ -93,7 +93,7 @@ async def rewind(chat: Chat, rest: str) -> None:
     chat.person.say(
         f"Hidden from the model: {counted(len(asked), 'turn')},"
         f" {counted(hidden, 'message')}, from {brief(asked[0].content)} on;"
-        " /undo shows them again, and /history still has them"
+        " /undo shows them again, and /history still lists them"
     )
 
 
@@ -107,8 +107,8 @@ async def undo(chat: Chat, _: str) -> None:
     span = await session.unhide()
     if span is None:
         raise InvalidInput(
-            "there is nothing to undo: something was said since the latest /clear or /rewind, or"
-            " there was none"
+            "there is nothing to undo: no /clear or /rewind was used, or a message was added after "
+            "it"
         )
     what = "/clear" if span.reason == CLEARED else "/rewind"
     count = counted(span.last - span.first + 1, "message")
@@ -132,7 +132,7 @@ async def pin(chat: Chat, rest: str) -> None:
         await session.pin(message.id)
         chat.person.say(f"Pinned {said}; /pin -{message.seq} unpins it")
     elif await session.unpin(message.id):
-        chat.person.say(f"Let go of {said}")
+        chat.person.say(f"Unpinned {said}")
     else:
         chat.person.say(f"{said}, was not pinned")
 
@@ -173,7 +173,11 @@ async def compact(chat: Chat, _: str) -> None:
         compactions = await session.compact(progress=progress)
     summary = await _summary(session)
     stay = chat.config.settings.compaction.turns
-    due = "" if compactions else f"Nothing is due: the newest {stay} turns stay as they are. "
+    due = (
+        ""
+        if compactions
+        else f"Nothing to compact: the newest {stay} turns are kept word for word. "
+    )
     if summary is None:
         chat.person.say(f"{due}There is no summary yet")
         return

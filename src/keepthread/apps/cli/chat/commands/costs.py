@@ -41,25 +41,27 @@ async def cost(chat: Chat, _: str) -> None:
     }
     if session is not None and (spent := (await session.status()).costs).calls:
         usage = Usage(spent.input, spent.output, spent.cached)
-        parts["its summaries"] = [Cost(usage, _summarizer(chat))]
+        parts["summaries"] = [Cost(usage, _summarizer(chat))]
     known = settings.price.input is not None and settings.price.output is not None
     columns = ("", ">in", ">cached", ">out", *((">price",) if known else ()))
     rows = [_row(name, costs, settings, priced=known) for name, costs in parts.items()]
     chat.person.screen.rows(rows, *columns)
     if not known:
         chat.person.say(
-            "No price is known: set model.price.input and model.price.output, per million tokens"
+            "No price is set: set model.price.input and model.price.output, per million tokens"
         )
     others = sum(each.model != settings.name for each in parts["this session"])
     if known and others:
-        chat.person.say(f"Without {counted(others, 'answer')} of other models than {settings.name}")
+        chat.person.say(
+            f"Not counted: {counted(others, 'answer')} of models other than {settings.name}"
+        )
     if any(each.usage is None and each.text for each in chat.talk.answered):
         chat.person.say(
-            "Answers that were stopped come without numbers: theirs are estimated since the start,"
-            " and missing in this session"
+            "Stopped answers report no usage: it is estimated for this run, and missing from the "
+            "session total"
         )
     if chat.talk.persistence.away:
-        chat.person.say("Memory is away: the session is counted as far as it is here")
+        chat.person.say("The memory is unavailable: only the messages of this chat are counted")
 
 
 def _row(

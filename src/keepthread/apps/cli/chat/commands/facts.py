@@ -52,12 +52,12 @@ async def facts(chat: Chat, rest: str) -> None:
 async def _list(chat: Chat) -> None:
     found = await chat.talk.persistence.memory.facts.list()
     if not found:
-        chat.person.say("Nothing is known yet; /remember TEXT notes something")
+        chat.person.say("No facts yet; /remember TEXT stores one")
         return
     rows = [(_number(chat, fact), *columns_of(fact)) for fact in found]
     chat.person.screen.rows(rows, "", "", "", "")
     if waiting := sum(fact.state == "quarantined" for fact in found):
-        chat.person.say(f"{waiting:,} waiting for you: /facts confirm N lets one be used")
+        chat.person.say(f"{waiting:,} waiting for confirmation: /facts confirm N releases one")
 
 
 async def _confirm(chat: Chat, which: str) -> None:
@@ -68,7 +68,9 @@ async def _confirm(chat: Chat, which: str) -> None:
     key = chat.waiting[int(which) - 1] if _is_number(chat, which) else which.lower()
     found = [f for f in waiting if len(key) >= _SHORTEST_KEY and f.key.endswith(key)]
     if len(found) != 1:
-        raise InvalidInput(f"no waiting fact is {which!r}; /facts lists them with their numbers")
+        raise InvalidInput(
+            f"there is no waiting fact {which!r}; /facts lists them with their numbers"
+        )
     fact = await book.confirm(found[0].key)
     chat.person.say(sanitize(f"Confirmed: {columns_of(fact)[1]}"))
 
@@ -93,7 +95,7 @@ async def show_waiting(chat: Chat, notify: Callable[[str], object]) -> None:
     for fact in new[:_MAX_SHOWN]:
         number, shown = _number(chat, fact), columns_of(fact)[1]
         whose = f"{fact.trust}, agent {fact.agent}" if fact.agent else fact.trust
-        notify(f"waits for you to confirm it ({whose}): {shown} · /facts confirm {number}")
+        notify(f"needs your confirmation ({whose}): {shown} · /facts confirm {number}")
     if len(new) > _MAX_SHOWN:
         chat.waiting += [fact.key for fact in new[_MAX_SHOWN:]]
-        notify(f"{len(new) - _MAX_SHOWN:,} more wait for you to confirm them; /facts lists them")
+        notify(f"{len(new) - _MAX_SHOWN:,} more need your confirmation; /facts lists them")

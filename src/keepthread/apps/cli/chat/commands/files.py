@@ -30,7 +30,7 @@ async def export(chat: Chat, rest: str) -> None:
     with _named(file):
         file = file / transcript_name(info) if file.is_dir() else file
         there = file.exists()
-    asked = f"{sanitize(str(file))} exists already: overwrite it?"
+    asked = f"{sanitize(str(file))} already exists. Overwrite it?"
     if there and not await chat.person.agrees(asked):
         chat.person.say("Nothing was written")
         return

@@ -34,7 +34,7 @@ async def history(chat: Chat, rest: str) -> None:
         calls = counted(left, "message with a tool call or result", "messages with tool calls")
         chat.person.say(f"{calls} left out: /history {_TOOLS} shows them")
     if chat.talk.persistence.away:
-        chat.person.say("Memory is away: what was said before this chat began is not here")
+        chat.person.say("The memory is unavailable: messages from before this chat are not shown")
 
 
 async def _newest(session: Session, limit: int, *, tools: bool) -> list[Message]:

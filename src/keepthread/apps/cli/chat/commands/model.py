@@ -24,22 +24,23 @@ async def model(chat: Chat, rest: str) -> None:
     if not rest:
         name = chat.talk.model.name
         chat.person.say(
-            f"{sanitize(name)} answers ({settings.provider}); /model NAME lets another answer"
+            f"{sanitize(name)} is in use ({settings.provider}); /model NAME switches to another "
+            "model"
         )
         key = secret_of(settings.key_variable, chat.environ, settings.key_command)
         if key is None and needs_key(settings):
-            chat.person.say("There is no key, so the service was not asked for its models")
+            chat.person.say("No API key is set, so the service was not asked for its models")
             return
         found = await asyncio.to_thread(list_models, settings, key)
         chat.models = [*found.names]
         if found.problem:
             chat.person.say(sanitize(found.note))
-        rows = [(each, "answers now" if each == name else "") for each in chat.models]
+        rows = [(each, "in use" if each == name else "") for each in chat.models]
         chat.person.screen.rows(rows, "", "")
         return
     # The one before stays open: it may be the one that writes the summaries.
     chat.talk.model = model_of(settings, chat.environ, name=rest)
-    chat.person.say(f"{sanitize(rest)} answers from now on, in this chat")
+    chat.person.say(f"{sanitize(rest)} is used for the rest of this chat")
 
 
 async def retry(chat: Chat, _: str) -> None:
@@ -51,7 +52,8 @@ async def retry(chat: Chat, _: str) -> None:
     question = question or await _hide_cut_turn(chat)
     if question is None:
         raise InvalidInput(
-            "the latest question has an answer; /rewind hides both, and offers the question again"
+            "the latest question has an answer; /rewind hides both and puts the question back into "
+            "the prompt"
         )
     chat.again = question
     chat.person.say(f"Asking again: {brief(question.content)}")
@@ -90,20 +92,22 @@ async def tools(chat: Chat, _: str) -> None:
         rows = [(each.tool.name, _kept(each.cache_turns, each.side_effects)) for each in runnable]
         rows += [(state.name, state.problem) for state in found.states if state.problem]
     if chat.tools:
-        rows += [(tool.name, "a tool of the memory") for tool in chat.tools.memory_tools]
+        rows += [(tool.name, "built-in memory tool") for tool in chat.tools.memory_tools]
     if rows:
         chat.person.screen.rows(rows, "", "")
     else:
-        chat.person.say("There are no tools: name servers in mcp.json beside your settings")
+        chat.person.say("There are no tools: list servers in mcp.json next to your settings file")
 
 
 def _kept(cache_turns: int, side_effects: bool) -> str:
     if cache_turns and not side_effects:
-        return f"remembered for {counted(cache_turns, 'turn')}"
+        return f"cached for {counted(cache_turns, 'turn')}"
     return "has side effects" if side_effects else "run each time"
 
 
 def _orchestrator(chat: Chat) -> "ChatOrchestrator":
     if chat.orchestrator is None:
-        raise InvalidInput("nothing is planned here: start with `keepthread chat --orchestrate`")
+        raise InvalidInput(
+            "this chat does not plan requests: start it with `keepthread chat --orchestrate`"
+        )
     return chat.orchestrator

@@ -43,7 +43,7 @@ async def copy(chat: Chat, rest: str) -> None:
         by = Path(program[0]).name
     else:
         _ask_terminal(chat.environ, text.encode("utf-8", "replace"))
-        by = "the terminal, if it allows that"
+        by = "the terminal, if it supports that"
     size = counted(len(text), "character")
     chat.person.say(f"Copied message {message.seq:,}, {brief(text)}, {size}, by {by}")
 
@@ -78,7 +78,7 @@ async def _give(program: Sequence[str], data: bytes) -> None:
         async with asyncio.timeout(_SECONDS):
             await process.communicate(data)
     except (OSError, TimeoutError):
-        raise Unavailable(f"{name} did not take it; copy it with the mouse") from None
+        raise Unavailable(f"{name} did not accept the text; copy it with the mouse") from None
     if process.returncode:
         raise Unavailable(f"{name} failed with status {process.returncode}; nothing was copied")
 
@@ -89,7 +89,8 @@ def _ask_terminal(environ: Mapping[str, str], data: bytes) -> None:
         raise InvalidInput("this terminal has no clipboard; /export FILE writes the session")
     if len(data) > _LARGEST:
         raise InvalidInput(
-            f"it has {len(data):,} bytes, and terminals take {_LARGEST:,}; /export FILE writes all"
+            f"it has {len(data):,} bytes, but terminals accept only {_LARGEST:,}; /export FILE "
+            "writes the whole session"
         )
     sys.stdout.write(f"\x1b]52;c;{base64.b64encode(data).decode()}\a")
     sys.stdout.flush()
@@ -112,7 +113,7 @@ async def edit(chat: Chat, rest: str) -> None:
             raise InvalidInput(f"{command[0]} ended with status {status}; nothing was sent")
         text = file.read_text(encoding="utf-8", errors="replace")
     if not text.strip() or text == begun:
-        chat.person.say("Nothing was sent: nothing new was saved")
+        chat.person.say("Nothing was sent: the file was empty or unchanged")
         return
     chat.person.say(text.strip("\n"))
     chat.ask_next = text.strip("\n")
@@ -123,7 +124,7 @@ def _editor(environ: Mapping[str, str]) -> list[str]:
     try:
         command = shlex.split(named, posix=os.name == "posix")
     except ValueError:
-        raise InvalidInput("VISUAL or EDITOR has an open quotation mark; correct it") from None
+        raise InvalidInput("VISUAL or EDITOR has an unclosed quotation mark") from None
     for name in ("notepad",) if sys.platform == "win32" else ("nano", "vi"):
         if not command and shutil.which(name, path=environ.get("PATH")):
             command = [name]
@@ -138,7 +139,7 @@ async def _edited(command: Sequence[str]) -> int:
         process = await asyncio.create_subprocess_exec(*command)
     except OSError as error:
         raise InvalidInput(
-            f"{command[0]} cannot be started: {error.strerror}; VISUAL or EDITOR names it"
+            f"{command[0]} cannot be started: {error.strerror}; check VISUAL or EDITOR"
         ) from None
     try:
         return await process.wait()

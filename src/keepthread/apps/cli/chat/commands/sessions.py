@@ -73,8 +73,8 @@ async def _meant(chat: Chat, word: str) -> str:
     place = parse_number(word, 1)
     if place > len(listed):
         raise InvalidInput(
-            f"{counted(len(listed), 'session')} listed, and {place} is not one of them;"
-            " /sessions lists more"
+            f"{place} is not in the list of {counted(len(listed), 'session')}; /sessions N lists "
+            "more"
         )
     return listed[place - 1]
 
@@ -85,10 +85,10 @@ async def rename(chat: Chat, rest: str) -> None:
     title = " ".join(rest.split())
     if len(title) > _LONGEST:
         raise InvalidInput(
-            f"a title has at most {_LONGEST} characters, and this has {len(title):,}"
+            f"a title has at most {_LONGEST} characters; this one has {len(title):,}"
         )
     info = await (await chat.session()).update(title=title)
-    chat.person.say(f"This session is called {brief(info.title)} now")
+    chat.person.say(f"This session is now called {brief(info.title)}")
 
 
 async def fork(chat: Chat, rest: str) -> None:
@@ -101,9 +101,7 @@ async def fork(chat: Chat, rest: str) -> None:
     try:
         copy = await session.fork(id=rest or new_session_id())
     except SessionExists:
-        raise SessionExists(
-            f"there is a session {rest!r} already; give another id, or none"
-        ) from None
+        raise SessionExists(f"session {rest!r} already exists; give another id, or none") from None
     chat.talk.move(copy.id)
     chat.person.say(
         f"This is {sanitize(copy.id)} now, a copy; /resume {sanitize(session.id)} goes back"
@@ -121,8 +119,8 @@ async def save(chat: Chat, _: str) -> None:
             await persistence.come_back()
         except AWAY as error:
             raise Unavailable(
-                f"memory is still away: {' '.join(str(error).split())};"
-                f" what is said is kept {place(chat)}"
+                f"the memory is still unavailable: {' '.join(str(error).split())}; new messages "
+                f"are kept {place(chat)}"
             ) from error
     chat.at_home()
     await persistence.idle()
@@ -130,7 +128,7 @@ async def save(chat: Chat, _: str) -> None:
     info = await session.refresh()
     chat.person.say(
         f"Saved: {counted(info.messages, 'message')} of session {sanitize(info.id)} in"
-        f" {place(chat)}; everything is saved as it is said"
+        f" {place(chat)}; each message is saved as it arrives"
     )
 
 
@@ -158,7 +156,7 @@ async def delete(chat: Chat, rest: str) -> None:
     chat.person.say(f"Deleted: {count}; facts stay")
     if id == chat.talk.id:
         chat.talk.move(new_session_id())
-        chat.person.say(f"This is a new session, {chat.talk.id}")
+        chat.person.say(f"A new session begins, {chat.talk.id}")
 
 
 async def forget(chat: Chat, rest: str) -> None:
@@ -168,7 +166,7 @@ async def forget(chat: Chat, rest: str) -> None:
     the index. After a whole session another begins. `/delete` removes a session and keeps facts.
     """
     if rest not in ("", "last"):
-        raise InvalidInput(f"/forget {rest} means nothing: write /forget, or /forget last")
+        raise InvalidInput(f"/forget does not accept {rest}: write /forget, or /forget last")
     chat.at_home()
     await (_forget_last(chat) if rest else _forget_all(chat))
 
@@ -177,7 +175,7 @@ async def _forget_all(chat: Chat) -> None:
     memory = chat.talk.persistence.memory
     session = await chat.session()
     planned = await memory.forget(session=session.id, dry_run=True)
-    if not await chat.person.agrees(f"Forget this session for good, {_what([planned])}?"):
+    if not await chat.person.agrees(f"Permanently forget this session, {_what([planned])}?"):
         chat.person.say("Nothing was forgotten")
         return
     chat.talk.unsay()  # also if it is broken off
@@ -186,7 +184,7 @@ async def _forget_all(chat: Chat) -> None:
         done = await memory.forget(session=session.id, progress=progress)
     chat.talk.move(new_session_id())
     _report(chat, [done])
-    chat.person.say(f"This is a new session, {chat.talk.id}")
+    chat.person.say(f"A new session begins, {chat.talk.id}")
 
 
 async def _forget_last(chat: Chat) -> None:
@@ -194,9 +192,11 @@ async def _forget_last(chat: Chat) -> None:
     session = await chat.session()
     found = await newest(session, lambda message: message.role == "user")
     if not found or found[0].role != "user":
-        raise InvalidInput("there is nothing to forget: nothing was asked here since the start")
+        raise InvalidInput(
+            "there is nothing to forget: no question was asked since the chat started"
+        )
     ids = [message.id for message in found if message.turn == found[0].turn]
-    question = f"Forget {brief(found[0].content)} and its answer for good"
+    question = f"Forget {brief(found[0].content)} and its answer permanently"
     if not await chat.person.agrees(f"{question}, {counted(len(ids), 'message')}?"):
         chat.person.say("Nothing was forgotten")
         return
@@ -229,10 +229,12 @@ def _report(chat: Chat, receipts: "Sequence[Receipt]") -> None:
         places = ", ".join(f"{session} {seq:,}" for session, seq in kept[:_SHOWN])
         more = ", …" if len(kept) > _SHOWN else ""
         chat.person.say(
-            f"{counted(len(kept), 'answer')} written from it stayed, at {sanitize(places)}{more}"
+            f"{counted(len(kept), 'answer')} based on it were kept, at {sanitize(places)}{more}"
         )
     residues = {residue for receipt in receipts for residue in receipt.residues}
     for where, why, until in sorted(residues):
-        chat.person.say(sanitize(f"Bytes of it may be left in {where}: {why}; until {until}"))
+        chat.person.say(
+            sanitize(f"Bytes of the erased text may remain in {where} until {until}: {why}")
+        )
     if any(receipt.found for receipt in receipts):
-        chat.person.say("Some of it was still found there just now")
+        chat.person.say("A check just found some of the erased text there")
