@@ -1,1 +1,1 @@
-"""Places where people talk, wired to whatever answers: Discord."""
+"""The Discord bot."""

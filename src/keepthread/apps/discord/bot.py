@@ -1,4 +1,4 @@
-"""A bot on Discord: it hears, answers in order and once, and catches up on what it missed."""
+"""The Discord bot: answers messages once and in order, and catches up on missed ones."""
 
 import asyncio
 import logging
@@ -37,35 +37,37 @@ from keepthread.errors import InvalidInput, KeepthreadError, Unavailable
 _MOST_DIRECT: Final = 100
 _MOST_CHANNELS: Final = 10_000
 _LEAVING: Final = 1.0
-"""Seconds to wait for the end of a socket that nobody uses any more."""
+"""Seconds to wait for an unused socket to close."""
 _LONGEST_KEY: Final = 100
 _ABOUT: Final = {
-    CLEAR: "Start over: I no longer use what was written here before.",
-    REMEMBER: "Note a fact about you, which I use in every channel when you write.",
-    FACTS: "List what I know about you; only you see it.",
-    FORGET: "Erase all that you ever wrote to me, and all facts about you.",
+    CLEAR: "Start over: I no longer use earlier messages of this channel.",
+    REMEMBER: "Store a fact about you, which I use in every channel when you write.",
+    FACTS: "List what I know about you; only you can see it.",
+    FORGET: "Erase everything you ever wrote to me, and all facts about you.",
 }
 
 _log: Final = logging.getLogger("keepthread.discord")
 
-discord.VoiceClient.warn_nacl = discord.VoiceClient.warn_dave = False  # nobody speaks here
+discord.VoiceClient.warn_nacl = discord.VoiceClient.warn_dave = (
+    False  # bots cannot receive messages here
+)
 
 
 class Pace(NamedTuple):
-    """How long to wait for what, and how far to look back, in seconds."""
+    """Waiting times, and how far to look back, in seconds."""
 
     identify: float = 5.0
     """Before a new session is started; Discord allows one in five seconds."""
     guilds: float = 2.0
-    """For guilds to arrive, once a session was begun."""
+    """For guilds to arrive after a session starts."""
     silence: float = 60.0
-    """Until a gateway that says nothing is left."""
+    """Before a silent gateway connection is dropped."""
     catch_up: float = 300.0
-    """How far to look back for what was said while nobody listened; 0: not at all."""
+    """How far to look back for messages that were missed; 0 means not at all."""
 
 
 class DiscordBot(discord.Client):
-    """A client that hands to its talks what is said, and posts what they say."""
+    """A client that passes messages to the conversations and posts their replies."""
 
     def __init__(
         self,
@@ -76,7 +78,7 @@ class DiscordBot(discord.Client):
         base_url: str | None = None,
         pace: Pace | None = None,
     ) -> None:
-        """Take who answers, and when; `base_url` is of a server that speaks like Discord's."""
+        """Initialize with conversations and rules; `base_url` is a Discord-compatible API."""
         self._pace = pace or Pace()
         super().__init__(
             intents=discord.Intents(
@@ -95,7 +97,7 @@ class DiscordBot(discord.Client):
         self._connects = 0
         self._catching: asyncio.Task[None] | None = None
         self._newest: dict[int, int] = {}
-        """The newest message that was heard in each channel."""
+        """The newest message received in each channel."""
         self._known: dict[int, int] = {}
         """The same, when the session began."""
         self._direct: dict[int, discord.abc.Messageable] = {}
@@ -112,8 +114,8 @@ class DiscordBot(discord.Client):
                 await self._stay(token)
         except discord.LoginFailure:
             raise InvalidInput(
-                "Discord does not take the token: copy the bot's token again from its page in the"
-                " developer portal"
+                "Discord rejects the token: copy the bot's token again from its page in the "
+                "developer portal"
             ) from None
         except discord.PrivilegedIntentsRequired:
             raise InvalidInput(
@@ -137,7 +139,7 @@ class DiscordBot(discord.Client):
                 await asyncio.sleep(self._pace.identify)
 
     async def close(self) -> None:
-        """Break off what is being answered, and leave; it is taken up at the next start."""
+        """Cancel answers in progress and disconnect; they are resumed at the next start."""
         if self._catching is not None:
             self._catching.cancel()
         await self._lanes.close()
@@ -153,21 +155,21 @@ class DiscordBot(discord.Client):
                         await asyncio.wait_for(thread.ws.socket.close(), _LEAVING)
 
     def dispatch(self, event: str, /, *args: Any, **options: Any) -> None:
-        """Pass on what happens; once it is closed nothing does."""
+        """Dispatch events, unless the bot is closed."""
         if not self.is_closed():
             super().dispatch(event, *args, **options)
 
     # --- what discord.py calls ---
 
     async def setup_hook(self) -> None:
-        """Make the commands known, once logged in."""
+        """Register the slash commands after login."""
         if self._base_url is not None:
             _, url, _ = await self.http.get_bot_gateway()
             DiscordWebSocket.DEFAULT_GATEWAY = yarl.URL(url)
         try:
             await self._tree.sync()
         except discord.HTTPException as error:
-            self._on_event(f"slash commands could not be offered: {error}")
+            self._on_event(f"slash commands could not be registered: {error}")
 
     async def before_identify_hook(self, shard_id: int | None, *, initial: bool = False) -> None:
         """Wait before a new session is started."""
@@ -196,7 +198,7 @@ class DiscordBot(discord.Client):
         """Take a message; nothing is awaited, so that they stay in the order of their arrival."""
         self._take(message)
 
-    # --- hearing ---
+    # --- reading messages ---
 
     def _take(self, message: discord.Message) -> None:
         assert self.user is not None, "it is logged in"
@@ -237,7 +239,7 @@ class DiscordBot(discord.Client):
         try:
             await patiently(take_all)
         except (*OUTAGES, discord.HTTPException) as error:
-            _log.warning("what was missed in a channel is not known: %s", type(error).__name__)
+            _log.warning("missed messages of a channel could not be read: %s", type(error).__name__)
 
     def _places(self) -> Iterator[tuple[int, discord.abc.Messageable, int | None]]:
         """Yield the channels to look at, each with its newest message, if that is known."""
@@ -261,11 +263,11 @@ class DiscordBot(discord.Client):
         if said is None:
             return
         await post(message, said)
-        with suppress(KeepthreadError):  # then it is posted once more if it comes up again
+        with suppress(KeepthreadError):  # then it is posted again if the message is redelivered
             await self._talks.posted(heard)
 
     async def _carried_out(self, command: RunCommand, heard: Heard) -> Post | None:
-        """Return what came of a command; None if it was carried out before."""
+        """Return a command's result; None if it already ran."""
         try:
             return None if await self._talks.is_posted(heard) else Post(await command(heard))
         except KeepthreadError as error:
@@ -273,7 +275,7 @@ class DiscordBot(discord.Client):
             return Post(FAILED, failed=True)
 
     def _offer(self) -> None:
-        """Offer the slash commands; nobody but who gives one sees what came of it."""
+        """Register the slash commands; the result is visible only to the caller."""
 
         @self._tree.command(name=CLEAR[1:], description=_ABOUT[CLEAR])
         async def _clear(interaction: discord.Interaction[Any]) -> None:
@@ -287,7 +289,7 @@ class DiscordBot(discord.Client):
             await self._defer(interaction, f"{REMEMBER} {fact}")
 
         @self._tree.command(name=FACTS[1:], description=_ABOUT[FACTS])
-        @app_commands.describe(confirm="The key of a fact that is not used yet, to use it.")
+        @app_commands.describe(confirm="The key of a waiting fact, to confirm it.")
         async def _facts(
             interaction: discord.Interaction[Any],
             confirm: app_commands.Range[str, 1, _LONGEST_KEY] | None = None,
@@ -303,7 +305,7 @@ class DiscordBot(discord.Client):
             await self._defer(interaction, FORGET)
 
     async def _defer(self, interaction: discord.Interaction[Any], text: str) -> None:
-        """Let a command wait for its turn in the channel."""
+        """Acknowledge a command that has to wait for its turn in the channel."""
         await interaction.response.defer(ephemeral=True, thinking=True)
         heard = command_of(interaction, text)
         self._lanes.put(heard.channel, heard.id, partial(self._respond, interaction, heard))
@@ -318,7 +320,7 @@ class DiscordBot(discord.Client):
         for part in more:
             await interaction.followup.send(part, ephemeral=True, suppress_embeds=True)
 
-    # --- saying who we are ---
+    # --- startup report ---
 
     def _greet(self) -> None:
         assert self.user is not None, "it is logged in"

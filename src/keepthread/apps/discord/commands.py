@@ -1,6 +1,6 @@
-"""The commands that people give to a bot: what it knows of them, and what it forgets.
+"""The bot's commands: show, store, confirm and forget what it knows about a user.
 
-Who somebody is follows from the number that Discord's gateway gives, never from a text.
+A user is identified by the number from Discord's gateway, never by text.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -19,17 +19,17 @@ REMEMBER: Final = "/remember"
 FACTS: Final = "/facts"
 
 MOST_FACTS: Final = 200
-"""Facts that are kept of one person."""
+"""Maximum number of facts stored per user."""
 MOST_TEXT: Final = 1000
 _SHOWN_KEY: Final = 8
 _SHORTEST_KEY: Final = 6
-_NOT_HERE: Final = "I do not talk here"
+_NOT_HERE: Final = "I am not active here"
 
 RunCommand: TypeAlias = Callable[[Heard], Awaitable[str]]
 
 
 class BotCommands:
-    """Finds a command in a text, and carries it out."""
+    """Parses a command in a text, and runs it."""
 
     def __init__(self, talks: Talks, rules: Rules) -> None:
         """Take the conversations, and where they are."""
@@ -37,7 +37,7 @@ class BotCommands:
         self._rules = rules
 
     def find(self, text: str) -> RunCommand | None:
-        """Return what a text asks for; None if it is said to the model."""
+        """Return the command in a text; None if the text is for the model."""
         word, *rest = text.split(maxsplit=1)[:2] or [""]
         about = rest[0].strip() if rest else ""
         match word.casefold():
@@ -55,10 +55,10 @@ class BotCommands:
                 return None
 
     async def _forget(self, heard: Heard) -> str:
-        """Erase what a person wrote and what is known of them; this works in every place."""
+        """Erase a user's messages and the facts about them; works everywhere."""
         done = await self._talks.forget(heard.person, heard.id)
         erased = f"{counted(done.messages, 'message')} and {counted(done.facts, 'fact')}"
-        return f"Done: {erased} of yours erased. New messages of yours are kept again."
+        return f"Done: erased {erased} of yours. Your new messages are stored again."
 
     async def _clear(self, heard: Heard) -> str:
         if not self._is_allowed(heard):
@@ -69,21 +69,21 @@ class BotCommands:
 
     async def _remember(self, heard: Heard, text: str) -> str:
         if not self._is_allowed(heard):
-            return f"{_NOT_HERE}; nothing was noted."
+            return f"{_NOT_HERE}; nothing was stored."
         if not text:
             return f"Write {REMEMBER} and a fact about you, such as: {REMEMBER} I am vegetarian."
         facts = self._talks.facts(heard.person)
         try:
             if len(await facts.list()) >= MOST_FACTS:
-                return f"I know {MOST_FACTS} facts about you already; {FORGET} erases them all."
+                return f"I already know {MOST_FACTS} facts about you; {FORGET} erases them all."
             noted = await self._talks.remember(heard, text)
         except InvalidInput:
-            return f"I cannot note that: a fact has up to {MOST_TEXT:,} characters."
+            return f"I cannot store that: a fact has at most {MOST_TEXT:,} characters."
         except Unsupported:
-            return "I cannot note facts: the store that I use keeps none."
+            return "I cannot store facts: my storage does not support them."
         if not noted:
-            return "I was asked to forget you since; nothing was noted."
-        return f"Noted. I use it in every channel, and only when you write; {FACTS} lists it."
+            return "You asked me to forget you in the meantime; nothing was stored."
+        return f"Stored. I use it in every channel, but only when you write; {FACTS} lists it."
 
     async def _facts(self, heard: Heard) -> str:
         if refusal := self._refusal(heard):
@@ -92,7 +92,7 @@ class BotCommands:
         with suppress(Unsupported):
             found = await self._talks.facts(heard.person).list()
         if not found:
-            return f"I know nothing about you; {REMEMBER} notes a fact."
+            return f"I know nothing about you; {REMEMBER} stores a fact."
         lines = [_line(fact) for fact in found]
         return "\n".join(["I know about you:", "```", *lines, "```", f"{FORGET} erases it all."])
 
@@ -103,7 +103,7 @@ class BotCommands:
         waiting = [fact for fact in await facts.list() if fact.state == "quarantined"]
         meant = [f for f in waiting if len(key) >= _SHORTEST_KEY and f.key.endswith(key)]
         if len(meant) != 1:
-            return f"No fact of yours waits under that key; {FACTS} lists them with their keys."
+            return f"No waiting fact has that key; {FACTS} lists them with their keys."
         await facts.confirm(meant[0].key)
         return "Confirmed: I use it from now on."
 
@@ -112,7 +112,9 @@ class BotCommands:
         if not self._is_allowed(heard):
             return f"{_NOT_HERE}."
         if not heard.private:
-            return f"Others would see it here: give {FACTS} as a slash command, which only you see."
+            return (
+                f"Others would see it here: use {FACTS} as a slash command; only you see its reply."
+            )
         return ""
 
     def _is_allowed(self, heard: Heard) -> bool:

@@ -1,6 +1,6 @@
 """Handle a message: store it once, answer it once, and forget all of it on request.
 
-Nothing here depends on Discord's protocol; a message has a number, a place and a person.
+Nothing here depends on Discord's protocol; a message has a number, a place and an author.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ _NEWEST: Final = "newest"
 _MOST: Final = 200
 """Answered messages that a session remembers; older ones are not delivered again."""
 
-BUSY: Final = "I am asked too much at once just now; please ask me again in a minute."
-NO_MODEL: Final = "I cannot answer just now; your message is kept, please ask me again later."
-NO_MEMORY: Final = "I cannot reach my memory just now; please ask me again later."
+BUSY: Final = "I am getting too many questions right now; please ask me again in a minute."
+NO_MODEL: Final = "I cannot answer right now. Your message is saved; please ask me again later."
+NO_MEMORY: Final = "I cannot reach my memory right now; please ask me again later."
 NO_ANSWER: Final = "I have no answer to that; please ask me in another way."
 FAILED: Final = "Something went wrong and I cannot answer; please ask me again later."
 
@@ -31,7 +31,7 @@ _log: Final = logging.getLogger("keepthread.discord")
 
 
 class Post(NamedTuple):
-    """What to post; `failed` if it is an excuse and no answer."""
+    """What to post; `failed` marks an apology instead of an answer."""
 
     text: str
     failed: bool = False
@@ -50,7 +50,7 @@ class Talks:
     def __init__(
         self, memory: Memory, answer: AnswerFunction, *, system: str = "", by_person: bool = False
     ) -> None:
-        """Take the memory, what answers, and the system prompt of new sessions."""
+        """Initialize with the memory, the answer function and the system prompt of new sessions."""
         self._memory = memory
         self._answer = answer
         self._system = system
@@ -59,7 +59,7 @@ class Talks:
         self._forgetting = asyncio.Lock()
 
     async def keep(self, heard: Heard) -> None:
-        """Store what is said to others."""
+        """Store a message that is not addressed to the bot."""
         await self._stored(await self._session(heard), heard)
 
     async def ask(self, heard: Heard) -> Post | None:
@@ -93,7 +93,7 @@ class Talks:
         return heard.id in await self._posted(session.key)
 
     async def posted(self, heard: Heard) -> None:
-        """Know that what was said to a message is posted, so that it is not posted again."""
+        """Record that the reply to a message was posted, so that it is not posted again."""
         session = await self._session(heard)
         numbers = [*await self._posted(session.key), heard.id][-_MOST:]
         await self._memory.store.put(
@@ -105,7 +105,7 @@ class Talks:
         return [int(number) for number in cast("list[str]", record.value)] if record else []
 
     async def clear(self, heard: Heard) -> bool:
-        """Start a conversation again; messages are kept, and no longer shown to the model.
+        """Restart a conversation: messages stay stored but are no longer shown to the model.
 
         A conversation that several people share is cleared only for one who may manage messages
         there; return whether it was.
@@ -121,7 +121,7 @@ class Talks:
         return self._memory.for_owner(person.owner).facts
 
     async def remember(self, heard: Heard, text: str) -> bool:
-        """Note a person's fact about themselves; return False if they were forgotten since."""
+        """Store a user's fact about themselves; return False if they have been forgotten."""
         async with self._people.alone(heard.person.id):
             if heard.id <= (await self._people.known(heard.person.id)).forgotten:
                 return False

@@ -1,4 +1,4 @@
-"""People of a channel: the names they had, so that each of their messages can be found again."""
+"""People and the names they used, so that all of their messages can be found again."""
 
 import asyncio
 import unicodedata
@@ -31,20 +31,20 @@ class People:
     """Who wrote under which names, in a record of the tenant."""
 
     def __init__(self, store: Store) -> None:
-        """Look into a store."""
+        """Use a store."""
         self._store = store
         self._locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
 
     def alone(self, id: int) -> AbstractAsyncContextManager[None]:
-        """Let nothing be stored for a person while something is forgotten, or the other way."""
+        """Lock a person: storing and forgetting exclude each other."""
         return self._locks.setdefault(id, asyncio.Lock())
 
     async def known(self, id: int) -> PersonState:
-        """Return what is kept of a person."""
+        """Return a person's stored state."""
         return _known(await self._record(id))
 
     async def meet(self, person: DiscordUser) -> PersonState:
-        """Know that a person writes under this name, before anything is stored under it."""
+        """Record a person's name before any message is stored under it."""
         while True:
             record = await self._record(person.id)
             known = _known(record)
@@ -55,7 +55,7 @@ class People:
                 return known
 
     async def forget(self, id: int, upto: int) -> None:
-        """Let go of a person's names, and keep the number up to which all is forgotten."""
+        """Drop a person's names, and keep the number up to which messages are forgotten."""
         while True:
             record = await self._record(id)
             known = _known(record)
@@ -86,9 +86,10 @@ def _known(record: Record | None) -> PersonState:
 
 
 def plain_name(*names: str | None) -> str:
-    """Return the first of some names with something left of it once it can forge nothing.
+    """Return the first name that is not empty after sanitizing.
 
-    Letters, digits and a few marks are left: no bracket or colon that looks like another's turn.
+    Only letters, digits and a few marks remain: no bracket or colon that could imitate another
+    person's turn.
     """
     for name in names:
         kept = "".join(c for c in unicodedata.normalize("NFC", name or "") if _is_kept(c))

@@ -1,4 +1,4 @@
-"""Posting on Discord: in parts, each taken once; and the sign that somebody is at it."""
+"""Posting on Discord: replies in parts, each posted once, and the typing indicator."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -14,17 +14,18 @@ from keepthread.apps.discord.split import parts
 from keepthread.context.quoting import sendable
 
 OUTAGES: Final = (OSError, TimeoutError, aiohttp.ClientError, discord.DiscordServerError)
-"""Errors that say that Discord cannot be reached, and nothing about the request."""
+"""Errors that mean Discord is unreachable, whatever the request."""
 _PAUSES: Final = (1.0, 2.0, 4.0, 8.0)
 _TYPING: Final = 8.0
-"""Seconds after which the sign is renewed; it is shown for ten."""
+"""Seconds after which the typing indicator is renewed; Discord shows it for ten."""
 
 
 async def post(message: discord.Message, said: Post) -> None:
-    """Post what is said to a message, in parts.
+    """Post the reply to a message, in parts.
 
-    Each part has a nonce that follows from the message, by which Discord takes it once, for some
-    minutes: so each may be tried again. An excuse has another, so that an answer may come later.
+    Each part has a nonce derived from the message, so that Discord accepts it only once within some
+    minutes and it is safe to retry. An apology has its own nonce, so that an answer can still
+    follow.
     """
     mark = "x" if said.failed else "a"
     for number, part in enumerate(parts(sendable(said.text))):
@@ -44,7 +45,7 @@ async def _send(message: discord.Message, part: str, nonce: str, *, reply: bool)
 
 
 async def patiently(ask: Callable[[], Awaitable[object]]) -> None:
-    """Ask Discord for something, again and again while it is away, and then no more."""
+    """Retry a request while Discord is unavailable, then give up."""
     for pause in _PAUSES:
         try:
             await ask()
@@ -57,7 +58,7 @@ async def patiently(ask: Callable[[], Awaitable[object]]) -> None:
 
 @asynccontextmanager
 async def typing(channel: discord.abc.Messageable) -> AsyncGenerator[None]:
-    """Let people see that we are at it; nobody waits for that, and it may fail."""
+    """Show the typing indicator in the background; failures are ignored."""
     done = asyncio.Event()
     task = asyncio.create_task(_type(channel, done))
     try:

@@ -1,4 +1,4 @@
-"""Work in lanes: side by side, but in each lane one thing at a time, the lowest number first."""
+"""Queues that run concurrently; each runs one job at a time, lowest number first."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ class Lanes:
         self._closed = False
 
     def put(self, lane: int, number: int, work: Work) -> None:
-        """Let work be done in its lane; what waits there under the same number is not doubled."""
+        """Queue a job; a waiting job with the same number is not added twice."""
         waiting = self._waiting.setdefault(lane, {})
         if number in waiting or self._closed:
             return
@@ -34,7 +34,7 @@ class Lanes:
             self._tasks[lane] = asyncio.create_task(self._run(lane))
 
     def hold(self) -> None:
-        """Begin nothing new for now: something with a lower number may be on its way."""
+        """Start no new job for now: one with a lower number may still arrive."""
         self._open.clear()
 
     def go_on(self) -> None:
@@ -42,7 +42,7 @@ class Lanes:
         self._open.set()
 
     async def close(self) -> None:
-        """Break off everything, and begin nothing more."""
+        """Cancel all jobs, and start no new ones."""
         self._closed = True
         tasks = list(self._tasks.values())
         for task in tasks:
@@ -58,7 +58,7 @@ class Lanes:
                 try:
                     await work()
                 except Exception as error:  # noqa: BLE001 - a lane must continue after any error
-                    _log.warning("a message could not be dealt with: %s", type(error).__name__)
+                    _log.warning("a message could not be handled: %s", type(error).__name__)
                     _log.debug("that was", exc_info=error)
         finally:
             del self._waiting[lane], self._order[lane], self._tasks[lane]

@@ -56,7 +56,7 @@ def _our_role(message: discord.Message) -> discord.Role | None:
 
 
 def _text(message: discord.Message, me: discord.ClientUser) -> str:
-    """Return the text with names in it; whom it is said to need not be said again."""
+    """Return the text with mentions replaced by names, without the mention of the bot."""
     role = _our_role(message)
     ours = {f"<@{me.id}>", f"<@!{me.id}>", f"<@&{role.id}>" if role else ""}
     text = message.content.strip()

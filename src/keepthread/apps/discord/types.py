@@ -8,7 +8,7 @@ from keepthread.types import Attachment
 
 
 class DiscordUser(NamedTuple):
-    """Who writes: a number that stays, and a name that may change."""
+    """A user: a permanent number, and a name that may change."""
 
     id: int
     name: str
@@ -28,7 +28,7 @@ class Heard(NamedTuple):
     """A message of a person, as it arrived."""
 
     id: int
-    """Numbers grow with time."""
+    """Ids increase over time."""
     channel: int
     person: DiscordUser
     text: str
@@ -72,15 +72,15 @@ class Rules(NamedTuple):
     """Where to answer, and what."""
 
     guilds: frozenset[int] = frozenset()
-    """The guilds that are allowed; no other is answered."""
+    """The allowed guilds; messages in others are ignored."""
     channels: frozenset[int] = frozenset()
     """The channels of these guilds that are allowed, their threads with them; none: all."""
     reply: Reply = "mention"
-    """In guilds: to what mentions us or replies to us, or to everything."""
+    """In guilds: answer mentions and replies only, or every message."""
     direct: bool = False
     """Whether direct messages are answered."""
     listen: bool = False
-    """Whether what is said to others in allowed channels is kept, so that it is known later."""
+    """Whether messages to others in allowed channels are stored for later contexts."""
 
     def allow(self, guild: int | None, channel: int, parent: int | None = None) -> bool:
         """Return whether anything may be posted in a place."""

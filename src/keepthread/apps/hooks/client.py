@@ -2,7 +2,7 @@
 
 The agent waits for it before every prompt, so it loads nothing else of the package, and ends within
 a second whatever happens. It is silent and returns 0 if there is nothing to say or no way to say
-it: a memory that is away must not stop anybody's work.
+it: an unavailable memory must not stop the user's work.
 
 The helper is another process of the same user, reached by a socket in a private folder. Its name is
 a digest of the installed version and of the variables that settings depend on: after a change of
@@ -35,7 +35,7 @@ _MOST_SPENT: Final = 0.5
 MAX_PAYLOAD: Final = 1 << 22
 MAX_REQUEST: Final = 1 << 16
 MAX_WAITING: Final = 1000
-"""Sessions that may wait to be stored."""
+"""Maximum number of sessions waiting to be stored."""
 TAKEN: Final = b"+"
 """The first byte of an answer; without it, the request was not taken."""
 _ACKNOWLEDGED: Final = 0.4
@@ -47,7 +47,7 @@ _LONGEST: Final = {
     "agent_transcript_path": 4096,
     "prompt": 8000,
 }
-"""The fields of a payload that are used, and how many characters of each."""
+"""The payload fields used, and the maximum characters of each."""
 _VARIABLES: Final = ("HOME", "CLAUDE_CONFIG_DIR", "CODEX_HOME", "APPDATA", "LOCALAPPDATA")
 _PREFIXES: Final = ("KEEPTHREAD_", "XDG_", "PG")
 _MAX_SOCKET_PATH: Final = 100  # the shortest limit of the systems is 104 bytes
@@ -67,7 +67,7 @@ def run(arguments: Sequence[str]) -> int | None:
 
 
 def parsed(arguments: Sequence[str]) -> dict[str, Any] | None:
-    """Return the options of a command line; None if a part of it is not known here."""
+    """Return the options of a command line; None if it contains an unknown one."""
     options: dict[str, Any] = {}
     words = [part for word in arguments for part in _split(word)]
     while words:
@@ -264,7 +264,7 @@ def start_helper(path: str | None, request: Mapping[str, Any] | None = None) -> 
     assert process.stdin is not None
     with process.stdin as given:
         given.write(json.dumps(request).encode() if request else b"")
-    process.returncode = 0  # nobody waits for it
+    process.returncode = 0  # the agent does not wait for it
 
 
 def _variables() -> list[str]:
@@ -281,7 +281,7 @@ def _digest(*parts: str) -> str:
     return hashlib.blake2b(data, digest_size=10).hexdigest()
 
 
-# --- what waits to be stored ---
+# --- sessions waiting to be stored ---
 
 
 def waiting_folder(request: Mapping[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """The work of a hook on the memory: recall for a prompt, and store session files.
 
-Payloads come from another program, and parts of them from anybody: no payload names an owner or a
-store, texts are cut, and a session file is read only inside the folder where its agent keeps them.
+Payloads come from another program and may contain text from anyone: they cannot name an owner or a
+store, texts are truncated, and a session file is read only inside its agent's folder.
 """
 
 import asyncio
@@ -92,7 +92,7 @@ class HookMemories:
     """The memories of the hooks' settings, each opened at its first use."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
-        """Open nothing yet; the environment names the folders of the agents."""
+        """Initialize without opening; the environment names the agents' folders."""
         self._environ = environ
         self._stack = AsyncExitStack()
         self._open: dict[tuple[str, ...], Memory] = {}
@@ -113,13 +113,13 @@ class HookMemories:
 
         def admits(session: SessionInfo) -> bool:
             if session.id == current or session.id.startswith(f"{current}/"):
-                return False  # the model has seen it
+                return False  # the model has already seen it
             return request.all_projects or session.meta.get("project") in projects
 
         return await mine.related(request.prompt, admits)
 
     async def store(self, request: HookRequest) -> None:
-        """Store what the session files of a request have, and the memory has not."""
+        """Store the messages of a request's session files that the memory lacks."""
         memory, owner = await self._memory(request, create=True)
         counter = self._counters[memory]
         files = session_files(request, self._environ)
@@ -183,7 +183,7 @@ def open_transcript(path: str, agent: str, environ: Mapping[str, str]) -> Binary
     root = (Path(environ.get(variable) or Path.home() / hidden) / below).resolve()
     real = Path(path).resolve()
     if real.suffix != ".jsonl" or not real.is_relative_to(root):
-        raise InvalidInput("the session file is not where the agent keeps its session files")
+        raise InvalidInput("the session file is outside the agent's folder for session files")
     # A link or a pipe that took its place since is neither followed nor waited for.
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     file = open(os.open(real, flags | getattr(os, "O_BINARY", 0)), "rb")  # noqa: PTH123, SIM115 - the caller closes it
@@ -195,11 +195,11 @@ def open_transcript(path: str, agent: str, environ: Mapping[str, str]) -> Binary
     return file
 
 
-# --- what waits to be stored ---
+# --- sessions waiting to be stored ---
 
 
 async def store_waiting(memories: HookMemories, options: Mapping[str, Any]) -> None:
-    """Store every session file that waits; one that cannot be stored now waits on.
+    """Store all waiting session files; one that cannot be stored now keeps waiting.
 
     `options` are those of the hook: its store and its tenant.
     """

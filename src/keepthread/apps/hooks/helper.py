@@ -76,7 +76,7 @@ class HookHelper:
             await self._memories.close()
 
     async def _asked_in_time(self) -> bool:
-        """Return whether a request came before the helper was idle for long, or out of reach."""
+        """Return whether a request arrived before the idle timeout or the loss of the socket."""
         self._asked.clear()
         end = time.monotonic() + self._idle
         while time.monotonic() < end and _exists(self._path):
@@ -143,7 +143,7 @@ class HookHelper:
 
 
 async def _whole(reader: asyncio.StreamReader) -> bytes:
-    """Return all that a hook sends, up to a limit."""
+    """Read a hook's whole request, up to a limit."""
     data = bytearray()
     while part := await reader.read(MAX_REQUEST):
         data += part

@@ -65,7 +65,7 @@ _RECALLED: Final = (
 _SPARE: Final = 3
 """Times as many messages are asked for as are shown, because some may be hidden."""
 _CONSIDERED: Final = 100
-"""Messages among which a hook looks for those of its project."""
+"""Search results among which a hook selects those of its project."""
 _SHARED: Final = 3
 """Words that a message shares with a prompt that it is recalled for; of a short prompt, a third."""
 _SAME_MEANING: Final = "means much the same"
@@ -96,7 +96,7 @@ class ClientMemory:
     # --- tools ---
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolAnswer:
-        """Run a tool; mistakes of the model are answers, too."""
+        """Run a tool; a model's mistakes are returned as answers."""
         definition = definition_of(name)
         run = self._tools().get(name)
         if definition is None or run is None:
@@ -227,7 +227,7 @@ class ClientMemory:
             session = await self.memory.get_session(id)
             return await session.hidden() if admits(session.info) else None
         except SessionNotFound:
-            return ()  # it was deleted just now
+            return ()  # it was just deleted
 
     async def _facts(self, query: str) -> tuple[list[Fact], int]:
         """Return the facts that hold, and how many wait for confirmation."""
@@ -258,13 +258,13 @@ def _is_hidden(message: Message, hidden: Sequence[Hidden] | None) -> bool:
 
 
 def _bears_on(hit: Hit, words: frozenset[str]) -> bool:
-    """Return whether a message shares a good part of a prompt's words, or means the same."""
+    """Return whether a message shares enough words with a prompt, or has a similar meaning."""
     shared = len(words.intersection(words_of(hit.message.content)))
     return shared >= min(_SHARED, max(1, len(words) / _SHARED)) or _SAME_MEANING in hit.reason
 
 
 def _reason(error: KeepthreadError) -> str:
-    """Return what a model may know of an error: its own mistakes, but no path and no address."""
+    """Return the part of an error that a model may see: its own mistakes, but no paths or URLs."""
     if isinstance(error, InvalidInput | NotFound | TooLarge):
         return str(error)
     return inspect.getdoc(type(error)) or "the memory failed"

@@ -96,11 +96,11 @@ def server_address(url: str) -> str:
     """Return the address of a server's `/mcp`; raise `InvalidInput` if it is not an address."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InvalidInput("--url is the address of a server, such as http://localhost:8765/mcp")
+        raise InvalidInput("--url must be the URL of a server, such as http://localhost:8765/mcp")
     if parts.username or parts.password or parts.query or parts.fragment:
         raise InvalidInput(
-            "the address holds a password or a query, which must not be in a client's file: the"
-            f" client sends the key in the variable {KEY_VARIABLE}"
+            "the URL contains a password or a query, which must not be in a client's file: the "
+            f"client sends the key from the variable {KEY_VARIABLE}"
         )
     return url if parts.path.strip("/") else f"{url.rstrip('/')}/mcp"
 
@@ -168,6 +168,6 @@ def _parsed(client: SettingsFile, path: Path, text: str) -> dict[str, Any]:
 
 def _by_hand(path: Path) -> InvalidInput:
     return InvalidInput(
-        f"{path} is written in a way that cannot be changed safely; change it by hand:"
+        f"{path} has a form that cannot be edited safely; edit it by hand:"
         " `keepthread mcp install CLIENT` prints the entry"
     )

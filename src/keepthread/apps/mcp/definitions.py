@@ -1,4 +1,4 @@
-"""The tools, the prompt and the resources as clients see them, in words that a test freezes.
+"""The tools, the prompt and the resources as clients see them; a test freezes the wording.
 
 A client sends all of it to its model with every request, so it is short. No tool has a parameter
 for an owner: the credential, or the settings of the person who started the server, name the owner.

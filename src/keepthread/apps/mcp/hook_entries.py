@@ -157,6 +157,6 @@ def _events(path: Path, text: str) -> dict[str, list[Any]]:
 
 def _by_hand(path: Path) -> InvalidInput:
     return InvalidInput(
-        f"{path} is written in a way that cannot be changed safely; change it by hand:"
+        f"{path} has a form that cannot be edited safely; edit it by hand:"
         " `keepthread mcp install AGENT --hooks` prints the hooks"
     )

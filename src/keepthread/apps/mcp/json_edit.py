@@ -173,7 +173,7 @@ def _value_end(text: str, at: int) -> int:
 
 
 def _skip(text: str, at: int) -> int:
-    """Return where the next sign is after blanks and comments."""
+    """Return the position of the next character after whitespace and comments."""
     end = _blank_end(text, at)
     if end >= len(text):
         raise _unreadable()

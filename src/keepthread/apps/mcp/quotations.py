@@ -1,8 +1,8 @@
 """Results as quotations: each between random delimiters, with its origin and its date.
 
-Whatever somebody else could have chosen is inside a quotation, also names of sessions, authors and
-tools. Outside are words of ours, numbers and dates. The delimiter is new in every answer, so no
-stored text can know it.
+Everything that others could have chosen is quoted, including names of sessions, authors and tools.
+Outside the quotations are only our own words, numbers and dates. Every answer has a new random
+delimiter, so stored text cannot contain it.
 """
 
 import secrets
@@ -32,12 +32,12 @@ _UNKNOWN: Final = "unknown date"
 
 
 def new_delimiter() -> str:
-    """Return a delimiter that nobody could have foreseen."""
+    """Return an unpredictable delimiter."""
     return secrets.token_hex(8)
 
 
 def found_messages(hits: Sequence[Hit], query: str) -> list[dict[str, Any]]:
-    """Return the messages that a search found, each with the part that the query is about."""
+    """Return search results, each with the part that matches the query."""
     delimiter, words = new_delimiter(), frozenset(words_of(query))
 
     def around(text: str) -> str:

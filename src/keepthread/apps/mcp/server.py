@@ -143,7 +143,7 @@ def _tool(definition: ToolDefinition) -> types.Tool:
 
 
 async def _guarded(ctx: Request, call_next: CallNext) -> HandlerResult:
-    """Answer errors of ours with their kind alone."""
+    """Return only the code of our own errors."""
     try:
         return await call_next(ctx)
     except KeepthreadError as error:

@@ -1,6 +1,6 @@
-"""The memory proxy: a program changes its `base_url`, and remembers.
+"""The memory proxy: gives memory to programs that only change their `base_url`.
 
-It relays requests to a provider, adds to the newest question what the memory knows about it, and
-records what is said. `request` reads a request, `memory` decides what to add and records, `relay`
+It relays requests to a provider, adds relevant memory to the newest question, and records the
+conversation. `request` reads a request, `memory` decides what to add and records, `relay`
 carries the bytes.
 """

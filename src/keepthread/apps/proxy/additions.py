@@ -18,15 +18,15 @@ _SYSTEM: Final = ("system", "developer")
 def as_addition(text: str) -> str:
     """Return a quotation as the text that is added to a turn.
 
-    By its first and last words the proxy knows it again if a client sends it back; a quotation
-    cannot hold them.
+    The proxy recognizes it by its first and last words if a client sends it back; a quotation
+    cannot contain them.
     """
     quoted = text.replace(_NAME, _NAME.replace("-", " "))
     return f"<{_NAME}>\n{quoted}\n</{_NAME}>"
 
 
 def sources_of(additions: Collection[Addition]) -> dict[str, JSON]:
-    """Return the meta of an answer: what its request quoted, and how far that is trusted.
+    """Return the metadata of an answer: what its request quoted, and the least trusted origin.
 
     `forget(answers=True)` follows the quoted messages. The client's own history is not known to be
     more than what tools said.

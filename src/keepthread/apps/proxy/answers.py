@@ -30,7 +30,7 @@ _BAD: Final = (
     TypeError,
     ValueError,
 )
-"""Errors of an answer that is not as its wire says."""
+"""Exceptions raised by malformed answers."""
 
 
 class _WireAnswer(Protocol):
@@ -131,7 +131,7 @@ def _only_text(text: str) -> ProviderAnswer:
 
 
 def _spoken(messages: Sequence[Message], *, complete: bool = True) -> ProviderAnswer:
-    """Return an answer; one that says nothing has no messages."""
+    """Return an answer; an empty one has no messages."""
     said = any(m.content or m.tool_calls or m.native for m in messages)
     return ProviderAnswer(messages if said else (), complete)
 

@@ -108,10 +108,10 @@ class Decided(NamedTuple):
 
 
 class Proxy:
-    """Relays requests of any client; each has the memory that its credential gives."""
+    """Relays requests of any client; the credential determines the memory."""
 
     def __init__(self, settings: ProxySettings, wires: Wires) -> None:
-        """Open no connection yet."""
+        """Initialize without opening connections."""
         self._settings = settings
         self._wires = wires
         self._upstream = UpstreamClient(settings)
@@ -129,7 +129,7 @@ class Proxy:
                 await asyncio.wait({*self._tasks})
 
     async def close(self) -> None:
-        """Wait until answers are recorded, for as long as the settings allow, and hang up."""
+        """Wait until answers are recorded, up to the configured time, then close connections."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self._settings.drain)
         if self._tasks:
@@ -269,7 +269,7 @@ class Proxy:
         done, _ = await asyncio.wait((asking,), timeout=patience)
         if not done:
             self._wait_for(asking, len(body))
-            LOG.warning("the memory is late: a request is relayed without it")
+            LOG.warning("the memory timed out: a request is relayed without it")
             return Decided(_UNAVAILABLE, read, asking)
         if error := asking.exception():
             LOG.warning("the memory failed: %s; a request is relayed without it", _kind(error))
@@ -296,7 +296,7 @@ class Proxy:
             return await memory.prepare(request, records=records)
 
     def _wait_for(self, asking: "asyncio.Task[Prepared]", size: int) -> None:
-        """Let a late memory finish, so that it records what it can."""
+        """Let a late memory operation finish, so that it can still record."""
         self._late.append(size)
         self._keep(asking)
         asking.add_done_callback(lambda _: self._late.remove(size))
@@ -339,12 +339,12 @@ def _unavailable() -> ProxyError:
     return ProxyError(
         503,
         "memory_unavailable",
-        "the memory is unavailable, and --strict relays nothing without it; send this again.",
+        "the memory is unavailable, and --strict does not relay requests without it; retry later.",
         headers={"Retry-After": "1", MEMORY: "unavailable"},
     )
 
 
-_FAILED: Final = ProxyError(500, "internal_error", "the proxy failed; its log says where.")
+_FAILED: Final = ProxyError(500, "internal_error", "the proxy failed; its log has details.")
 
 
 def _place(error: BaseException) -> str:
@@ -377,7 +377,9 @@ def client_request(scope: "Scope", path: str, *, secret: str = "") -> ClientRequ
 
 def _check_upgrade(headers: Mapping[str, str]) -> None:
     if "upgrade" in headers and "upgrade" in headers.get("connection", "").lower():
-        raise ProxyError(426, "no_websockets", "WebSockets are not relayed; use HTTP and streams.")
+        raise ProxyError(
+            426, "no_websockets", "WebSockets are not supported; use HTTP with streaming."
+        )
 
 
 def _start(status: int, headers: HeaderList) -> dict[str, Any]:

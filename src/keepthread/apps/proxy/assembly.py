@@ -1,4 +1,4 @@
-"""The parts of the proxy put together: what reads the APIs, and the memories of owners."""
+"""Assembly of the proxy: API readers and the owners' memories."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -39,7 +39,7 @@ class Memories:
     """The memories that were used last, by tenant, owner and credential."""
 
     def __init__(self) -> None:
-        """Begin without any."""
+        """Start empty."""
         self._known: LeastRecent[tuple[str, str, str], MemoryOfProxy] = LeastRecent(_MEMORIES)
         self._positions = Positions()
         register_object(self._known)

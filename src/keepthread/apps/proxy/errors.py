@@ -43,7 +43,7 @@ class ProxyError(Exception):
 
 
 class ClientLeft(Exception):
-    """The client closed the connection; nobody waits for a response."""
+    """The client closed the connection; no response is needed."""
 
 
 def envelope(provider: Provider, status: int, code: str, detail: str) -> bytes:

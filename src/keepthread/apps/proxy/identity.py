@@ -1,4 +1,4 @@
-"""Which conversation a request belongs to, as clients name it, and what is only about one.
+"""Detect which conversation a request belongs to, and requests that are only about one.
 
 A name that a client sends is a label inside the credential it uses: it reaches no session of
 another credential.
@@ -44,9 +44,9 @@ _USER_SIGNS: Final = (
     "Given the following... please reply with a title for the chat",  # Continue
     "Generate a title for this conversation:",  # opencode
 )
-"""How the newest text of the user begins in requests about a conversation."""
+"""Beginnings of the newest user text in requests about a conversation."""
 _USER_TASKS: Final = ("### Task:\nRespond to the user query using the provided context",)
-"""Beginnings that look like it, and hold a question of the user (Open WebUI's documents)."""
+"""Similar beginnings that contain a real user question (Open WebUI's documents)."""
 _SYSTEM_SIGNS: Final = (
     "Analyze if this message indicates a new conversation topic",  # Claude Code
     "Generate a concise, sentence-case title",
@@ -57,7 +57,7 @@ _SYSTEM_SIGNS: Final = (
 )
 """Parts of system prompts in requests about a conversation."""
 _QUOTA: Final = "quota"
-"""Claude Code asks this, for one token, when it starts."""
+"""Claude Code's one-token request at startup."""
 
 
 def identify(
@@ -85,7 +85,7 @@ def identify(
 
 
 def is_off(headers: Mapping[str, str]) -> bool:
-    """Return whether a client asks for no memory."""
+    """Return whether a client disables the memory."""
     return headers.get(MODE_HEADER, "").strip().lower() == "off"
 
 

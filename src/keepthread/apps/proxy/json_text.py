@@ -40,7 +40,7 @@ def document(text: str) -> dict[str, JsonValue]:
     """Return the members of the object that a text consists of; raise `ValueError` otherwise."""
     found, end = members(text, _after_space(text, 0))
     if _after_space(text, end) < len(text):
-        raise ValueError("there is something after the object")
+        raise ValueError("unexpected text after the object")
     return found
 
 
@@ -96,7 +96,7 @@ def _after_space(text: str, at: int) -> int:
 
 
 def _after(text: str, at: int, sign: str) -> int:
-    """Return the position after a sign and the space that follows it."""
+    """Return the position after a character and the whitespace that follows it."""
     if text[at : at + 1] != sign:
         raise ValueError(f"{sign!r} is missing")
     return _after_space(text, at + 1)

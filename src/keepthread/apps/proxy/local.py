@@ -62,7 +62,7 @@ class LocalProtocol(BoundedProtocol):
 
 
 class LocalApp:
-    """The ASGI application: it lets in who knows the token, under a name of this machine."""
+    """The ASGI application: admits requests with the token and a local host name."""
 
     def __init__(self, proxy: Proxy, memory: MemoryOfProxy, token: str) -> None:
         """Serve one memory."""
@@ -107,11 +107,11 @@ def check_host(headers: list[tuple[bytes, bytes]]) -> None:
     """Refuse a request under another name: a page on the web could send one (DNS rebinding)."""
     hosts = [value.decode("latin-1") for name, value in headers if name == b"host"]
     if len(hosts) != 1 or host_name(hosts[0]) not in LOCAL_HOSTS:
-        raise ProxyError(421, "wrong_host", f"call the proxy by the address of {HOST}.")
+        raise ProxyError(421, "wrong_host", f"call the proxy at {HOST}.")
 
 
 def kept_token(path: Path) -> str:
-    """Return the token in a file that only its owner can read; one is made at the first time."""
+    """Return the token from a file that only its owner can read; it is created on first use."""
     if path.exists():
         text = path.read_text(encoding="ascii", errors="replace").strip()
         if _TOKEN.fullmatch(text):
@@ -165,8 +165,8 @@ def _listener(port: int) -> Generator[socket.socket]:
         listener = socket.create_server((HOST, port), backlog=BACKLOG)
     except OSError as error:
         raise Unavailable(
-            f"cannot listen on {HOST}:{port}: {error.strerror or error}; is a proxy running there?"
-            " --port chooses another port"
+            f"cannot listen on {HOST}:{port}: {error.strerror or error}; if another proxy is "
+            "running there, choose another port with --port"
         ) from None
     with listener:
         listener.setblocking(False)

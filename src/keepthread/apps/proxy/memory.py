@@ -23,10 +23,10 @@ from keepthread.types import JSON, Message
 RECALL_TOKENS: Final = 300
 ADDED_TOKENS: Final = 6000
 """The most tokens of all additions of a request."""
-_FULL: Final = f"earlier additions leave no room: all may take {ADDED_TOKENS:,} tokens"
+_FULL: Final = f"earlier additions use up the limit of {ADDED_TOKENS:,} tokens"
 CONTEXT_TOKENS: Final = 8000
 _SKIPPED: Final = 20
-"""Hidden messages at the end of a log that are passed over."""
+"""Maximum number of hidden messages skipped at the end of a log."""
 _MOST_RUNNING: Final = 8
 _WAIT: Final = 0.2
 """Seconds that a turn of a thread waits for the answer before it, which is being recorded."""
@@ -39,7 +39,7 @@ class _Recording(NamedTuple):
     last: int
     """The position of the newest message of the request."""
     nonce: str
-    """Makes the ids of the answer, so that it can be recorded twice."""
+    """Determines the ids of the answer, so that recording it again is safe."""
     position: LogEnd | None
     sources: Mapping[str, JSON]
     """The meta of the answer: what it was written from."""
@@ -126,7 +126,7 @@ class ProxyMemory:
         self, prepared: Prepared, recording: _Recording, answer: ProviderAnswer | None
     ) -> None:
         session = recording.session
-        if prepared.state == "unavailable" and recording.made:  # it came too late to be sent
+        if prepared.state == "unavailable" and recording.made:  # it was too late to be added
             with suppress(KeepthreadError):
                 await session.drop_addition(recording.made)
         if recording.is_new and not session.info.title:
@@ -188,7 +188,7 @@ class ProxyMemory:
         return replace(_with_additions(request, session, added), recording=recording)
 
     def _begin(self, recording: _Recording) -> _Recording:
-        """Note that a request of a thread is under way."""
+        """Register a running request of a thread."""
         if not recording.resends:
             running = self._under_way.setdefault(recording.session.id, {})
             running[recording.nonce] = asyncio.Event()
@@ -253,7 +253,7 @@ class ProxyMemory:
                 return last, end, added
             if not isinstance(stored, Stale):
                 raise stored
-            self._positions.put(session, None)  # somebody else continued the log
+            self._positions.put(session, None)  # another writer continued the log
         aligned = await session.align(messages)
         added = await self._added(session, request, aligned.last)
         end = None
@@ -318,7 +318,7 @@ def _of_turns(additions: Sequence[Addition], turns: Sequence[UserTurn]) -> dict[
 
 
 async def _entitle(session: Session) -> None:
-    """Name a new session by its first question."""
+    """Title a new session after its first question."""
     with suppress(KeepthreadError):
         first = await session.messages(limit=_SKIPPED)
         if asked := [message for message in first if message.role == "user"]:
@@ -357,7 +357,7 @@ async def _append_once(session: Session, messages: Sequence[Message], *, is_late
         try:
             given = [replace(message, id="") for message in messages]
             return (await session.append(*given, expect=end))[-1]
-        except Stale:  # somebody else wrote in the meantime
+        except Stale:  # another writer appended in the meantime
             since = min(since, end)
 
 

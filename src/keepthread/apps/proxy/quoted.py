@@ -66,7 +66,7 @@ def is_note(text: str) -> bool:
 
 
 def ends_examples(text: str) -> bool:
-    """Return whether a user's text says that what came before it were examples."""
+    """Return whether a user's text says that the messages before it were examples."""
     return text.lstrip().startswith(_OTHER_PROJECT)
 
 
@@ -76,5 +76,5 @@ def is_preset(text: str) -> bool:
 
 
 def own_words(text: str) -> str:
-    """Return what the user wrote of a text: nothing of a note, and no addition."""
+    """Return the user's own part of a text, without notes and additions."""
     return "" if is_note(text) else without_additions(text)

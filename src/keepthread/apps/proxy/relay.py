@@ -94,8 +94,8 @@ class UpstreamClient:
 
 def _late(error: httpx2.TimeoutException) -> str:
     if isinstance(error, httpx2.ConnectTimeout):
-        return "the provider did not accept a connection in time."
-    return "the provider did not answer in time."
+        return "connecting to the provider timed out."
+    return "the provider's response timed out."
 
 
 async def relay_body(response: httpx2.Response, send: "Send", tee: AnswerTee) -> None:
@@ -105,7 +105,7 @@ async def relay_body(response: httpx2.Response, send: "Send", tee: AnswerTee) ->
             await send({"type": "http.response.body", "body": data, "more_body": True})
             tee.feed(data)
     except httpx2.HTTPError as error:
-        LOG.warning("an upstream broke off: %s", type(error).__name__)
+        LOG.warning("an upstream response was cut off: %s", type(error).__name__)
         raise UpstreamCut from None
     await send({"type": "http.response.body", "body": b""})
 

@@ -186,7 +186,7 @@ def _conversation(wire: WireName, text: str, given: Sequence[JsonValue]) -> _His
 
 
 def _own_content(content: object) -> object | None:
-    """Return a user's content without what the user did not write; None if nothing is left."""
+    """Return only the user's own content; None if nothing is left."""
     if isinstance(content, str):
         return own_words(content) or (None if content else content)
     if not isinstance(content, list):
@@ -225,7 +225,7 @@ def _texts(given: object) -> list[str]:
 
 
 def _likeness(item: Item) -> list[tuple[str, bytes, list[str]]]:
-    """Return what a history is compared by: roles, texts, and ids of calls.
+    """Return the comparison key of a history: roles, texts, and ids of calls.
 
     Results of tools are known by their calls, since clients shorten them. Reasoning does not count,
     since clients drop it.
@@ -252,7 +252,7 @@ def _letters(text: str) -> bytes:
 
 
 def _is_question(item: Item) -> bool:
-    """Return whether a user says something in an item: a text, or something attached."""
+    """Return whether an item contains user input: a text or an attachment."""
     if _role(item) != "user":
         return False
     others = (part for part in _parts(item.get("content")) if part.get("type") not in _TEXTS)

@@ -1,7 +1,7 @@
 """Which upstream and which API a path means, and the address it has there.
 
-The address is a configured base URL and a path below it. A path that another program on the way
-could read as leading elsewhere (`..`, an encoded slash, an absolute address) is refused.
+The address is a configured base URL and a path below it. A path that another program could
+interpret differently (`..`, an encoded slash, an absolute URL) is refused.
 """
 
 import re
@@ -69,7 +69,7 @@ def destination(
 
 
 def check_path(path: str) -> None:
-    """Refuse a path that programs may read differently."""
+    """Refuse a path that other programs may interpret differently."""
     segments = [unquote_to_bytes(each) for each in path.split("/")[1:]]
     inner = segments[:-1]
     is_plain = (

@@ -1,7 +1,7 @@
 """Which session a request of the proxy belongs to.
 
-Ids are scoped to the credential: a client that knows or guesses the id of another credential's
-session gets one of its own. A client that names no conversation is known by how it begins.
+Ids are scoped to the credential: a client that knows or guesses another credential's session id
+gets its own session. Unnamed conversations are identified by their beginning.
 """
 
 import re
@@ -21,8 +21,8 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9._:-]{1,100}")
 _MOST_OPENINGS: Final = 8
 """Conversations of a client that begin with the same words and can be distinguished."""
 _MOST_POSITIONS: Final = 10_000
-_NO_TURN: Final = "the request has no message of a user"
-_AMBIGUOUS: Final = "several conversations begin like this; name one by Keepthread-Session"
+_NO_TURN: Final = "the request has no user message"
+_AMBIGUOUS: Final = "several conversations begin like this; name one with Keepthread-Session"
 
 
 class LogEnd(NamedTuple):
@@ -40,8 +40,8 @@ class LogEnd(NamedTuple):
 class Positions:
     """The ends of logs that this process has seen: a history that continues there needs no reading.
 
-    It holds hashes and numbers, no text. A log that somebody else continued is noticed when it is
-    written to.
+    It holds hashes and numbers, no text. A log continued by another writer is detected on the next
+    write.
     """
 
     def __init__(self) -> None:
@@ -137,7 +137,7 @@ class ProxySessions:
                 if len(request.messages) > 1 and found:
                     break
                 if best := [each for length, each in found if length == 1]:
-                    return Chosen(best[0])  # the first turn again, before it was answered
+                    return Chosen(best[0])  # the first turn repeated before it was answered
                 return await self._known(id, create=create)
             length = await self._agreement(session, request.messages)
             if length:
