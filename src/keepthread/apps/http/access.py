@@ -43,7 +43,7 @@ class Access:
         self._count = count
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        """Serve one request; whatever happens in it, it ends here."""
+        """Serve one request; every error is handled here."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -57,7 +57,7 @@ class Access:
             if answer.status is None:
                 await _respond(error, scope, receive, answer)
             else:
-                answer.status = _FAILED  # it broke off; the connection is closed
+                answer.status = _FAILED  # the response was cut off; close the connection
             if (answer.status or _FAILED) >= _FAILED:
                 _log_failure(error, answer.request_id)
         finally:
@@ -92,7 +92,7 @@ async def _respond(error: Exception, scope: "Scope", receive: "Receive", answer:
     try:
         await response(scope, receive, answer.send)
     except OSError:
-        answer.status = None  # the client is gone
+        answer.status = None  # the client disconnected
 
 
 def route_of(scope: "Scope") -> str:

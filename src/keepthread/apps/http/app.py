@@ -47,7 +47,7 @@ def create_app(
         title="keepthread",
         version=keepthread.__version__,
         openapi_url="/openapi.json",
-        # The pages of FastAPI load scripts from elsewhere.
+        # FastAPI's documentation pages load scripts from other hosts.
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -90,7 +90,7 @@ def _add_layers(app: FastAPI, state: WorkerState, count: Count | None) -> None:
 
 @router.get("/livez", operation_id="livez", summary="Whether the process answers")
 async def livez() -> dict[str, str]:
-    """Answer always; a server that does not should be restarted."""
+    """Return 200 in any case; restart a server that does not answer."""
     return {"status": "ok"}
 
 

@@ -27,14 +27,14 @@ PUBLIC: Final = frozenset({"/livez", "/readyz", "/openapi.json", *METADATA_PATHS
 
 _PREFIX: Final = "kt_"
 _INVALID: Final = (
-    "This key is unknown, expired or revoked; `keepthread keys list` shows those that hold."
+    "This key is unknown, expired or revoked; `keepthread keys list` shows the valid ones."
 )
 _MISSING: Final = (
     "This needs a credential: send the header `Authorization: Bearer kt_…`;"
     " `keepthread keys create` makes a key."
 )
 _MISSING_IN_PATH: Final = (
-    "This needs a key of keepthread: use the base URL `/proxy/k/KEY/v1`, or send the header"
+    "This needs a keepthread key: use the base URL `/proxy/k/KEY/v1`, or send the header"
     " `Keepthread-Key`; `keepthread keys create --scope proxy` makes a key."
 )
 
@@ -90,7 +90,7 @@ def _credential(scope: "Scope") -> str:
 
 
 def _one_header(scope: "Scope", name: str) -> str | None:
-    """Return a header that may be sent once, so that nobody in between can read another value."""
+    """Return a header that may be sent only once, so that no proxy reads another value."""
     wanted = name.lower().encode()
     found = [value for key, value in scope["headers"] if key.lower() == wanted]
     if len(found) > 1:

@@ -33,7 +33,7 @@ Format = Literal["messages", "text", "openai-chat", "openai-responses", "anthrop
 
 
 class RequestBody(BaseModel):
-    """The base of all bodies: exact types, and no field that is not known."""
+    """The base of all bodies: strict types, no unknown fields."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -69,7 +69,7 @@ class SessionChangesBody(RequestBody):
 
 
 class ForkBody(RequestBody):
-    """Where to fork, and the id of the fork; both are optional."""
+    """Where to fork, and the new session's id; both are optional."""
 
     at: Position | None = Field(default=None, description="The last position that is copied.")
     id: Name | None = None
@@ -89,7 +89,7 @@ class ToolCallBody(RequestBody):
 
     id: str
     name: str
-    arguments: str = Field(default="", description="As the model wrote them, JSON or not.")
+    arguments: str = Field(default="", description="As the model wrote them, valid JSON or not.")
 
 
 class AttachmentBody(RequestBody):
@@ -196,7 +196,7 @@ class ContextBody(RequestBody):
 
     view: Name | None = Field(default=None, examples=["chat"])
     budget: Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = Field(default=None, examples=[2000])
-    query: str | None = Field(default=None, description="The text to recall by.")
+    query: str | None = Field(default=None, description="The query for recall.")
     newest: bool = Field(default=True, description="Whether to show the newest user message.")
     format: Format = Field(
         default="messages",
@@ -234,7 +234,7 @@ class ToolResultBody(RequestBody):
     name: Name = Field(examples=["weather"])
     arguments: Values = Field(default={}, examples=[{"city": "Oslo"}])
     result: Any = Field(default=None, description="A text, or other JSON.", examples=["rain"])
-    cache_turns: Position = Field(default=1, description="For how many turns it is cached.")
+    cache_turns: Position = Field(default=1, description="Number of turns it is cached.")
 
     def tool(self) -> ProactiveTool:
         """Return it as the library knows it."""
@@ -259,8 +259,10 @@ class ToolQueryBody(RequestBody):
 class TurnToolBody(ToolResultBody):
     """The result of a tool that the client ran in a turn."""
 
-    call_id: str | None = Field(default=None, description="The call of the model it answers.")
-    cache_turns: Position = Field(default=0, description="For how many turns it is cached.")
+    call_id: str | None = Field(
+        default=None, description="The id of the model's call that it answers."
+    )
+    cache_turns: Position = Field(default=0, description="Number of turns it is cached.")
 
 
 class MemoryToolBody(RequestBody):
@@ -268,7 +270,9 @@ class MemoryToolBody(RequestBody):
 
     name: Literal["remember", "search_memory"]
     arguments: Values = Field(default={}, examples=[{"query": "food"}])
-    call_id: str | None = Field(default=None, description="The call of the model it answers.")
+    call_id: str | None = Field(
+        default=None, description="The id of the model's call that it answers."
+    )
 
 
 class NoteBody(RequestBody):
@@ -276,7 +280,9 @@ class NoteBody(RequestBody):
 
     key: Name = Field(examples=["open-file"])
     text: str = Field(examples=["notes.txt: buy lentils"])
-    once: bool = Field(default=True, description="Whether to skip it if the key has a note.")
+    once: bool = Field(
+        default=True, description="Whether to skip it if the key already has a note."
+    )
     turns: Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = None
     tools: list[ToolResultBody] = Field(default=[], max_length=MAX_ITEMS)
 
@@ -358,7 +364,7 @@ class ForgetBody(RequestBody):
     dry_run: bool = Field(default=True, description="Whether to report only.")
     id: Name | None = Field(
         default=None,
-        description="A name of your own for this erasure: sent again, it returns its receipt.",
+        description="Your id for this erasure: a repeated request returns its receipt.",
     )
 
 
@@ -379,6 +385,6 @@ class KeyBody(RequestBody):
 
 
 class RotateBody(RequestBody):
-    """For how many seconds the old key holds beside the new one."""
+    """Seconds for which the old key stays valid alongside the new one."""
 
     grace: Annotated[float, Field(ge=0, le=7 * 86_400)] = 0.0

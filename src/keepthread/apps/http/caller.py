@@ -122,12 +122,13 @@ def authorized(request_scope: Any, scope: str) -> Identity:
     """Return who sent a request, if the credential has the scope; else raise a problem."""
     identity = identity_of(request_scope)
     if identity is None:
-        raise unauthenticated("unauthenticated", "This path needs a key.")
+        raise unauthenticated("unauthenticated", "This path requires a key.")
     if scope not in identity.scopes:
         raise Problem(
             403,
             "scope_required",
-            f"This needs a key with the scope {scope}; `keepthread keys create` makes one.",
+            f"This needs a key with the scope {scope}; `keepthread keys create --scope {scope}` "
+            "creates one.",
             headers={"WWW-Authenticate": _challenge("insufficient_scope", scope)},
         )
     return identity
@@ -177,7 +178,8 @@ def without_scope(scope: str) -> Problem:
     return Problem(
         403,
         "scope_required",
-        f"This needs a key with the scope {scope}; `keepthread keys create` makes one.",
+        f"This needs a key with the scope {scope}; `keepthread keys create --scope {scope}` "
+        "creates one.",
         headers={"WWW-Authenticate": _challenge("insufficient_scope", scope)},
     )
 

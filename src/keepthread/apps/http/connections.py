@@ -1,4 +1,4 @@
-"""Connections that cost nothing: silent ones are closed, and never keep others out.
+"""Protection from idle connections: silent ones are closed and cannot block others.
 
 uvicorn lets a client take forever to send the head of a request. Here a connection without a
 request in progress has some seconds to send one, and when there are too many connections, the one
@@ -33,7 +33,9 @@ class BoundedProtocol(H11Protocol):
         waiting = _waiting_of(self.server_state)
         if len(self.connections) > self.max_connections:
             oldest = next(iter(waiting), self)
-            waiting.pop(oldest, None)  # it is closed later, and others may come until then
+            waiting.pop(
+                oldest, None
+            )  # it closes later, and other connections may arrive until then
             oldest.transport.abort()
         self._wait()
 

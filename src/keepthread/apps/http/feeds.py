@@ -62,7 +62,7 @@ class Subscription:
         self._arrived.set()
 
     async def take(self, seconds: float) -> EventBatch | None:
-        """Return the next changes, or None if there are none for some seconds."""
+        """Return the next changes, or None after some seconds without any."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._arrived.wait()
@@ -111,7 +111,7 @@ class TenantFeed:
         if not streams:
             self._streams.pop(subscription.owner, None)
         if not self._streams:
-            self._hurry.set()  # to notice that nobody watches
+            self._hurry.set()  # to detect that no stream is left
 
     def present(self, owner: str) -> str | None:
         """Return the cursor of an owner's feed up to which everything was handed out."""
@@ -148,7 +148,7 @@ class TenantFeed:
             self._joining += joining
             raise
         for owner, joined in joining:
-            if not joined.done():  # else its client is gone
+            if not joined.done():  # otherwise its client disconnected
                 subscription = Subscription(owner)
                 self._streams.setdefault(owner, []).append(subscription)
                 joined.set_result(subscription)
@@ -204,7 +204,7 @@ class Watch:
         return self._without_seen(batch)
 
     def wake(self) -> None:
-        """Let `next` return, and not wait again, also if it does not wait yet."""
+        """Make `next` return now and not wait again, even if it is not waiting yet."""
         self._is_woken = True
         if self._live is not None:
             self._live.wake()

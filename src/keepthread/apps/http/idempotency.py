@@ -1,8 +1,8 @@
-"""`Idempotency-Key`: a request that is sent again is not done again, and gets the same response.
+"""`Idempotency-Key`: a repeated request is not executed again and gets the same response.
 
-The claim is in the store, so it holds across workers and restarts. Only responses of success are
-kept: after any other the request may be sent again and is tried again. A client that gave up does
-not undo anything: the request continues, and its response waits for the next attempt.
+The claim is stored, so it is valid across workers and restarts. Only successful responses are
+stored: after an error the request can be retried. A client that disconnects does not undo anything:
+the request continues, and its response is kept for the retry.
 """
 
 import asyncio
@@ -94,7 +94,7 @@ class Idempotency:
     async def _do(
         self, scope: "Scope", receive: "Receive", request: RequestId, begun: Begun
     ) -> Response:
-        """Run the request to its end, and note its response; the client may be gone by then."""
+        """Run the request to its end and store its response, even if the client disconnects."""
         recorder = _Recorder()
         tables = self._state.tables
         try:
@@ -112,7 +112,7 @@ class Idempotency:
 
 
 class _Recorder:
-    """Takes a response in place of the client."""
+    """Captures a response."""
 
     def __init__(self) -> None:
         self.status = 500
@@ -127,7 +127,7 @@ class _Recorder:
             self._parts.append(message.get("body", b""))
 
     def kept(self, *, secret: bool) -> KeptAnswer:
-        """Return what is stored of it: the body unless it is large or secret."""
+        """Return the stored form of the response, with the body unless it is large or secret."""
         body = b"".join(self._parts)
         pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in self._headers]
         headers = tuple(pair for pair in pairs if pair[0].lower() in _KEPT_HEADERS)
@@ -145,13 +145,13 @@ def _known(begun: Begun) -> Response:
         raise Problem(
             422,
             "idempotency_mismatch",
-            f"Another request had this {HEADER}; give each request a key of its own.",
+            f"This {HEADER} was used for a different request; use a new key for each request.",
         )
     if begun.answer is None:
         raise Problem(
             409,
             "request_in_flight",
-            "The same request is being done; send it again to get its response.",
+            "The same request is still running; retry to get its response.",
             headers={"Retry-After": "1"},
             retryable=True,
         )
@@ -160,7 +160,8 @@ def _known(begun: Begun) -> Response:
         raise Problem(
             410,
             "response_not_kept",
-            "This request was done before, and its response is not kept; read the result instead.",
+            "This request was already completed and its response is no longer stored; read the "
+            "result instead.",
         )
     return Response(body, status, headers={**dict(headers), REPLAYED: "true"})
 
@@ -174,7 +175,9 @@ def _key(scope: "Scope") -> str | None:
         return None
     if len(found) > 1 or not 0 < len(found[0]) <= _MAX_KEY or not found[0].isprintable():
         raise Problem(
-            400, "invalid_idempotency_key", f"{HEADER} is one text of 1 to {_MAX_KEY} characters."
+            400,
+            "invalid_idempotency_key",
+            f"{HEADER} must be one text of 1 to {_MAX_KEY} characters.",
         )
     return found[0]
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 RAW_PATHS: Final = ("/v1/blobs",)
-"""Where a body is bytes of any media type, also JSON, which is stored and not read."""
+"""Paths whose body is raw bytes of any media type (even JSON): stored, not parsed."""
 PASSED_PATHS: Final = ("/proxy/",)
 """Where a body belongs to another API, and is relayed byte by byte."""
 _JSON: Final = frozenset({"application/json", "application/merge-patch+json"})
@@ -24,7 +24,7 @@ _BODY: Final = "keepthread_body"
 
 
 class ClientGone(Exception):
-    """The client closed the connection before its body was complete; nobody waits for an answer."""
+    """The client closed the connection before its body was complete; no response is needed."""
 
 
 class JsonInput:

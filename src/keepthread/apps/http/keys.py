@@ -1,4 +1,4 @@
-"""API keys of the HTTP server: make, check, replace and revoke them.
+"""API keys of the HTTP server: create, check, replace and revoke them.
 
 A key is `kt_<id>_<secret>`. The secret has 256 random bits, so its SHA-256 is enough to store: it
 cannot be guessed, and the store does not hold it. Each change is written to the audit log.
@@ -31,7 +31,7 @@ _FORM: Final = re.compile(rf"{_PREFIX}([{_LETTERS}]{{{_TIME + _CHANCE}}})_([A-Za
 _NOBODY: Final = bytes(32)
 
 Refusal: TypeAlias = Literal["malformed", "unknown", "expired", "revoked"]
-"""Why a key is not accepted; for logs, because a client learns only that it is not."""
+"""Why a key is rejected; for logs only: clients do not learn the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class NewKey:
 
 
 class CheckedKey(NamedTuple):
-    """The key that a client has shown, or why it is refused."""
+    """The key that a client presented, or why it is refused."""
 
     key: ApiKey | None
     refusal: Refusal | None = None
@@ -67,7 +67,7 @@ def make_key(rights: KeyRights, *, at: float) -> NewKey:
     if unknown := sorted(rights.scopes - {*SCOPES}):
         raise InvalidInput(f"{show(unknown[0])} is not a scope; there are {', '.join(SCOPES)}")
     if rights.expires_at is not None and rights.expires_at <= at:
-        raise InvalidInput("the key would be expired from the beginning")
+        raise InvalidInput("the key would already be expired")
     id, secret = _new_id(at), secrets.token_urlsafe(_BYTES)
     key = ApiKey(
         id=id,
@@ -102,10 +102,10 @@ class KeyReads(Protocol):
 
 
 class SharedKeyReads:
-    """Reads keys for requests; those that come at the same time with the same key share one read.
+    """Reads keys for requests; concurrent requests with the same key share one read.
 
-    A read that began before a request came does not serve it. So a key that was revoked is refused
-    from then on, although a busy server reads it less often than it is shown.
+    A read that began before a request arrived is not used for it. So a revoked key is refused
+    immediately, although a busy server reads it less often than it receives it.
     """
 
     def __init__(self, tables: KeyReads) -> None:
@@ -126,7 +126,7 @@ class SharedKeyReads:
     async def _read(self, id: str, before: "asyncio.Task[ApiKey | None] | None") -> ApiKey | None:
         if before is not None:
             await asyncio.wait([before])
-        # A request that comes from here on waits for the read after this one.
+        # Requests from here on wait for the next read.
         self._running[id] = task = self._coming.pop(id)
         try:
             return await self._tables.get_key(id)
@@ -136,13 +136,13 @@ class SharedKeyReads:
 
 
 def _retrieve(task: "asyncio.Task[ApiKey | None]") -> None:
-    """Take the error of a read whose requests are gone, which asyncio would log."""
+    """Consume the error of a read whose requests were cancelled; asyncio would log it."""
     if not task.cancelled():
         task.exception()
 
 
 async def check_key(tables: KeyReads, text: str, *, at: float) -> CheckedKey:
-    """Return the key that a client shows, if it is accepted at this time.
+    """Return the key that a client presents, if it is valid now.
 
     An unknown id takes the same steps as a wrong secret.
     """
@@ -191,7 +191,7 @@ async def rotate_key(
 
 
 async def revoke_key(tables: ServerTables, tenant: str, id: str, *, by: str, at: float) -> bool:
-    """Refuse a key of a tenant from now on; return False if it was revoked before."""
+    """Revoke a tenant's key; return False if it was already revoked."""
     key = await find_key(tables, tenant, id)
     done = await tables.revoke_key(id, at)
     if done:
@@ -200,10 +200,10 @@ async def revoke_key(tables: ServerTables, tenant: str, id: str, *, by: str, at:
 
 
 async def find_key(tables: ServerTables, tenant: str, id: str) -> ApiKey:
-    """Return a key of a tenant; that of another tenant is as unknown as one that never was.
+    """Return a tenant's key; another tenant's key is treated like one that does not exist.
 
-    Only keys of the tenant are read, from just before the id on. So the time of an answer does not
-    show whether another tenant has such a key.
+    Only the tenant's keys are read, starting just before the id, so response times do not reveal
+    whether another tenant has such a key.
     """
     after = check_id(id, "a key's id")[:-1]
     while found := await tables.list_keys(tenant=tenant, after=after or None, limit=1):

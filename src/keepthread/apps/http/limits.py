@@ -1,7 +1,7 @@
-"""Limits: how often and how many at once, per key and in all, and how long a request may take.
+"""Limits: request rate and concurrency per key and in total, and request deadlines.
 
-They count within one worker. A refused request was not begun, so its client may send it again
-after the seconds that `Retry-After` names.
+They count within one worker. A refused request was not started, so the client may retry it after
+`Retry-After` seconds.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _SLOWEST: Final = 64 * KIB
-"""Bytes of a body that buy another second before the deadline."""
+"""Body bytes that extend the deadline by one second."""
 _MANY: Final = 10_000
 
 
 class Deadlines:
-    """Ends requests that take too long, and refuses those that are too many."""
+    """Cancels requests that take too long, and refuses excess requests."""
 
     def __init__(self, app: "ASGIApp", settings: HttpSettings) -> None:
         """Wrap an application."""
@@ -56,7 +56,7 @@ class Deadlines:
                 complete = not message.get("more_body", False)
                 if not started:
                     end = began + settings.deadline + received / _SLOWEST
-                    # A provider may think for minutes; the proxy has timeouts of its own.
+                    # A provider may take minutes; the proxy has its own timeouts.
                     limit.reschedule(None if complete and is_relayed else end)
             return message
 
@@ -83,8 +83,8 @@ def _too_late(seconds: float, *, complete: bool) -> Problem:
         return Problem(
             504,
             "deadline_exceeded",
-            f"This took longer than {seconds:g} seconds; it may or may not have been done. Send it"
-            " again with the same ids or Idempotency-Key.",
+            f"The request timed out after {seconds:g} seconds; it may or may not have been "
+            "completed. Retry it with the same ids or Idempotency-Key.",
             retryable=True,
         )
     return Problem(
@@ -97,7 +97,7 @@ def _too_late(seconds: float, *, complete: bool) -> Problem:
 
 
 class Slots:
-    """Counts what runs now, by a name."""
+    """Counts running requests by name."""
 
     def __init__(self, most: int) -> None:
         """Take how many may run at the same time for one name."""
@@ -106,7 +106,7 @@ class Slots:
 
     @contextmanager
     def taken(self, name: str) -> Generator[Callable[[], None]]:
-        """Hold a slot; the function that it gives frees the slot before the end."""
+        """Hold a slot; the yielded function frees it early."""
         if self._running[name] >= self._most:
             raise _overloaded() if not name else _too_many(self._most)
         self._running[name] += 1
@@ -143,7 +143,7 @@ class KeyLimits:
         self._clock = clock
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        """Serve one request if its key has not used up what it may."""
+        """Serve one request if its key is within its limits."""
         identity = identity_of(scope)
         if identity is None:
             await self._app(scope, receive, send)
@@ -153,7 +153,7 @@ class KeyLimits:
             raise Problem(
                 429,
                 "rate_limited",
-                "This key sends too many requests; wait as `Retry-After` says.",
+                "This key sends too many requests; retry after `Retry-After` seconds.",
                 headers={"Retry-After": str(math.ceil(seconds))},
                 retryable=True,
             )
@@ -206,7 +206,7 @@ class Buckets:
         self._left: dict[str, tuple[float, float]] = {}
 
     def take(self, name: str, now: float) -> float:
-        """Take a token and return 0, or return in how many seconds there will be one."""
+        """Take a token and return 0, or return the seconds until one is available."""
         if not self._rate:
             return 0.0
         left, at = self._left.get(name, (float(self._burst), now))
@@ -220,7 +220,7 @@ class Buckets:
         return 0.0
 
     def _drop_full(self, now: float) -> None:
-        """Leave out names that have all their tokens again, as those that are unknown have."""
+        """Drop names whose bucket is full again: that is also the state of unknown names."""
         full = self._burst / self._rate
         self._left = {name: each for name, each in self._left.items() if now - each[1] < full}
 
@@ -247,7 +247,7 @@ def _overloaded() -> Problem:
     return Problem(
         503,
         "overloaded",
-        "The server has as many requests as it takes; send this one again.",
+        "The server is at its request limit; retry later.",
         headers={"Retry-After": "1"},
         retryable=True,
     )
@@ -257,7 +257,7 @@ def _too_many(most: int) -> Problem:
     return Problem(
         429,
         "too_many_requests",
-        f"This key has {most} requests open, and may not have more; send this one again later.",
+        f"This key already has {most} open requests, its limit; retry later.",
         headers={"Retry-After": "1"},
         retryable=True,
     )

@@ -68,7 +68,7 @@ class McpEndpoint:
                 raise Problem(
                     501,
                     "mcp_not_installed",
-                    "The server has no MCP: its operator installs it with"
+                    "This server has no MCP support; its operator can install it with"
                     " pip install 'keepthread[mcp]'.",
                 ) from None
             self._loaded = _Loaded(module, module.build(self._memory_of))

@@ -40,9 +40,10 @@ _OWN: Final = (
 DESCRIPTION: Final = """\
 Durable conversation memory for LLM applications.
 
-Every request needs a key: `Authorization: Bearer kt_…`. The key says whose memory it is. A key of a
-program that serves many people names the owner in the header `Keepthread-Owner`. Data of
-another owner answers exactly like data that does not exist.
+Every request needs a key: `Authorization: Bearer kt_…`. The key determines the owner of the
+memory. A key of a
+program that serves many people names the owner in the header `Keepthread-Owner`. Data of another
+owner is reported exactly like data that does not exist.
 
 Errors are `application/problem+json` (RFC 9457); `type` is a stable code. Send an `Idempotency-Key`
 with a POST to repeat it safely.
@@ -63,7 +64,7 @@ _PROBLEM: Final[Mapping[str, Any]] = {
         "type": {"type": "string", "description": "A stable code of the kind of error."},
         "title": {"type": "string", "description": "The meaning of the status."},
         "status": {"type": "integer"},
-        "detail": {"type": "string", "description": "The cause, and the remedy."},
+        "detail": {"type": "string", "description": "The cause, and how to fix it."},
         "retryable": {
             "type": "boolean",
             "description": "Whether the same request may succeed later.",

@@ -69,8 +69,8 @@ OF_CHANGES: Final = (
 OF_SESSIONS: Final = ("session_not_found", "session_gone")
 
 OWN: Final[Mapping[str, tuple[int, str]]] = {
-    "bad_request": (400, "The request is not HTTP as the server reads it."),
-    "repeated_header": (400, "A header that may be sent once was sent twice."),
+    "bad_request": (400, "The request is not valid HTTP/1.1."),
+    "repeated_header": (400, "A header that may appear only once was sent twice."),
     "invalid_path": (400, "The path is not UTF-8, encoded as in a URL."),
     "invalid_json": (400, "The body is not JSON in UTF-8."),
     "duplicate_key": (400, "An object of the body has the same key twice."),
@@ -85,28 +85,34 @@ OWN: Final[Mapping[str, tuple[int, str]]] = {
     "scope_required": (403, "The key does not have the scope that this needs."),
     "wrong_owner": (403, "The key is bound to another owner."),
     "bound_key": (403, "The key is bound to an owner, so it cannot manage the tenant."),
-    "wrong_origin": (403, "The server does not answer pages of this origin."),
+    "wrong_origin": (403, "The server does not allow this browser origin."),
     "request_timeout": (408, "The body did not arrive in time."),
-    "request_in_flight": (409, "The same request is being done; send it again later."),
-    "response_not_kept": (410, "The request was done before, and its response is not kept."),
+    "request_in_flight": (409, "The same request is still running; retry later."),
+    "response_not_kept": (
+        410,
+        "The request was already completed, and its response is no longer stored.",
+    ),
     "unsupported_encoding": (415, "The body is compressed."),
     "unsupported_media_type": (415, "The body is not JSON."),
-    "wrong_host": (421, "The server does not have the name in the header `Host`."),
+    "wrong_host": (421, "The name in the header `Host` is not allowed."),
     "invalid_request": (422, "The request does not have the documented shape."),
-    "idempotency_mismatch": (422, "Another request had the same `Idempotency-Key`."),
+    "idempotency_mismatch": (422, "A different request used the same `Idempotency-Key`."),
     "precondition_required": (428, "The header `If-Match` is missing."),
-    "rate_limited": (429, "The key sends too many requests; wait as `Retry-After` says."),
+    "rate_limited": (429, "The key sends too many requests; retry after `Retry-After` seconds."),
     "too_many_requests": (429, "The key has too many requests open."),
     "internal_error": (500, "The server failed."),
     "proxy_not_installed": (
         501,
-        "The server has no memory proxy; its operator installs keepthread[server].",
+        "The server has no memory proxy; its operator must install keepthread[server].",
     ),
-    "mcp_not_installed": (501, "The server has no MCP SDK; its operator installs keepthread[mcp]."),
-    "overloaded": (503, "The server has as many requests as it takes."),
+    "mcp_not_installed": (
+        501,
+        "The server has no MCP SDK; its operator must install keepthread[mcp].",
+    ),
+    "overloaded": (503, "The server is at its request limit."),
     "stopping": (503, "The server is stopping; send requests to another worker."),
     "issuer_unavailable": (503, "The identity provider's keys cannot be read now."),
-    "deadline_exceeded": (504, "It took too long; it may or may not have been done."),
+    "deadline_exceeded": (504, "The request timed out; it may or may not have been completed."),
 }
 """Errors of the server itself: the status and the meaning."""
 
@@ -147,8 +153,8 @@ def returns_bytes(media_type: str, description: str) -> dict[str, Any]:
     return {"description": description, "content": {media_type: {"schema": {"type": "string"}}}}
 
 
-NOTHING: Final[Content] = {"description": "Done; the response has no body."}
-NOT_MODIFIED: Final[Content] = {"description": "The client has this version already."}
+NOTHING: Final[Content] = {"description": "Success; the response has no body."}
+NOT_MODIFIED: Final[Content] = {"description": "The client already has this version."}
 
 
 def _json(schema: Mapping[str, Any], description: str) -> dict[str, Any]:

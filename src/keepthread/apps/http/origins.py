@@ -1,8 +1,8 @@
-"""Which names and web pages may reach the server: the headers `Host` and `Origin`.
+"""Checks of the headers `Host` and `Origin`.
 
-A page on the web can make a visitor's browser send requests to `localhost`, by an address of its
-own that leads there (DNS rebinding) or directly. Such a request names another host, or the page as
-its origin, and is refused before anything else happens.
+A web page can make a visitor's browser send requests to `localhost`, directly or through a host
+name that resolves to it (DNS rebinding). Such a request has a foreign `Host` or `Origin`, and is
+refused before anything else happens.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 HEALTH: Final = frozenset({"/livez", "/readyz"})
-"""The paths that load balancers ask for, by the machine's address."""
+"""Health paths, which load balancers request by IP address."""
 
 
 class Origins:
@@ -29,7 +29,7 @@ class Origins:
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         """Check one request."""
         if scope["type"] == "websocket":
-            raise Problem(400, "no_websockets", "This server has no WebSockets.")
+            raise Problem(400, "no_websockets", "This server does not support WebSockets.")
         if scope["type"] == "http":
             self._check(scope)
         await self._app(scope, receive, send)
@@ -41,8 +41,8 @@ class Origins:
             raise Problem(
                 421,
                 "wrong_host",
-                "This server does not go by that name; `keepthread serve --allow-host NAME`"
-                " adds one.",
+                "The Host header names a host that is not allowed; "
+                "`keepthread serve --allow-host NAME` allows one.",
             )
         own = f"{scope.get('scheme', 'http')}://{hosts[0]}" if hosts else None
         for origin in _values(scope, b"origin"):
@@ -50,8 +50,8 @@ class Origins:
                 raise Problem(
                     403,
                     "wrong_origin",
-                    "Pages of this origin may not call the server; `keepthread serve"
-                    " --allow-origin URL` lets them.",
+                    "This browser origin is not allowed; `keepthread serve --allow-origin URL` "
+                    "allows one.",
                 )
 
     def _knows(self, hosts: list[str]) -> bool:

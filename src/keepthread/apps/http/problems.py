@@ -1,7 +1,7 @@
 """Errors as the wire shows them: `application/problem+json` (RFC 9457), `type` is the error's code.
 
-A client learns what went wrong and what to do. It never learns what the server failed at inside:
-errors of the server (5xx) carry a fixed sentence, without paths, addresses or stored text.
+A client learns what went wrong and what to do. It never learns internal details: server errors
+(5xx) have a fixed text, without paths, addresses or stored text.
 """
 
 import inspect
@@ -57,7 +57,7 @@ _RETRY_SECONDS: Final = 1
 
 
 class Problem(Exception):
-    """An error of the server's own, raised where it is noticed and sent as it is."""
+    """An error of the server itself, sent to the client as raised."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ def problem_of(error: Exception) -> Problem:
         return _of_validation(error.errors())
     if isinstance(error, HTTPException):
         return _of_http(error)
-    return Problem(500, "internal_error", "The server failed; its log names the request.")
+    return Problem(500, "internal_error", "Internal server error; the server's log has details.")
 
 
 def _of_keepthread(error: KeepthreadError) -> Problem:
@@ -120,7 +120,7 @@ def _of_keepthread(error: KeepthreadError) -> Problem:
 def _of_validation(found: Sequence[Any]) -> Problem:
     """Name each field that is wrong and what is expected, but not what was sent."""
     places = [{**_place(each.get("loc", ())), "detail": str(each.get("msg", ""))} for each in found]
-    detail = "The request does not have the documented shape; `errors` names each place."
+    detail = "The request does not match the documented schema; `errors` lists each problem."
     return Problem(422, "invalid_request", detail, more={"errors": places})
 
 
@@ -135,8 +135,8 @@ def _place(location: Sequence[str | int]) -> dict[str, str]:
 def _of_http(error: HTTPException) -> Problem:
     code = _CODES.get(error.status_code, "error")
     details = {
-        404: "There is no such path; the server's OpenAPI document lists all of them.",
-        405: "This path does not have that method; the header Allow lists those it has.",
+        404: "This path does not exist; the OpenAPI document lists all paths.",
+        405: "This path does not support the method; the header Allow lists the supported ones.",
     }
     detail = details.get(error.status_code, HTTPStatus(error.status_code).phrase)
     return Problem(error.status_code, code, detail, headers=error.headers)

@@ -122,7 +122,7 @@ class ProxyEndpoint:
                 raise Problem(
                     501,
                     "proxy_not_installed",
-                    "The server has no proxy: its operator installs it with"
+                    "This server has no proxy; its operator can install it with"
                     " pip install 'keepthread[server]'.",
                 ) from None
             if self._loaded is None:

@@ -55,7 +55,7 @@ class BuiltContext(NamedTuple):
     system: str
     """The system prompt; empty if there is none."""
     messages: list[Message]
-    """The messages that are shown; those that were made from others have position 0."""
+    """The messages shown; messages made from others have position 0."""
     tokens: int
     budget: int
     truncated: list[int]
@@ -74,7 +74,7 @@ class RebuiltPrompt(NamedTuple):
     """The prompt of an earlier context, as far as it can be rebuilt."""
 
     matches: bool
-    """Whether it is exactly the prompt that was shown."""
+    """Whether it is identical to the original prompt."""
     context: BuiltContext | None
     """The context with that prompt; null if it does not match."""
     messages: list[Message]
@@ -159,7 +159,7 @@ class KeyInfo(NamedTuple):
 
 
 class CreatedKey(NamedTuple):
-    """A new key. Its text is shown this once: keep it, for nobody can show it again."""
+    """A new key. Its text is returned only once and cannot be retrieved again."""
 
     key: KeyInfo
     text: str
@@ -175,7 +175,7 @@ def reply(value: object, status: int = 200, headers: Mapping[str, str] | None = 
 
 
 def nothing() -> Response:
-    """Return the reply of a request that has nothing to say."""
+    """Return an empty reply."""
     return Response(status_code=204)
 
 
@@ -239,5 +239,5 @@ def matched(if_match: str | None, version: str) -> str | None:
 def stale() -> Problem:
     """Return the problem of a change that is based on an older version."""
     return Problem(
-        412, "stale", "it was changed since this version; read it again, and repeat the change"
+        412, "stale", "it has changed since this version; read it again and repeat the change"
     )

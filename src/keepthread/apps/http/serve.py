@@ -1,7 +1,6 @@
 """`keepthread serve`: bind the address, check that it is safe to, and run the workers.
 
-With several workers, each is a process with a memory of its own, and this one starts another in
-place of one that died.
+With several workers, each is a process with its own memory, and this one replaces workers that die.
 """
 
 import asyncio
@@ -59,7 +58,7 @@ def run(work: Work, bind: Bind, announce: Callable[[str], object]) -> int:
 
 
 async def check(work: Work, bind: Bind) -> list[str]:
-    """Open the store once; refuse what is not safe, and return what the user should know."""
+    """Open the store once; refuse unsafe configurations, and return warnings for the user."""
     async with work.open_memory() as memory:
         tables = memory.store.server_tables()
         await tables.secret("cursor")  # made once, before several workers would
@@ -72,15 +71,15 @@ async def check(work: Work, bind: Bind) -> list[str]:
     if not valid and not work.settings.issuers:
         if not is_loopback(bind.host):
             raise InvalidInput(
-                f"{bind.host} can be reached from other machines, and no key exists yet:"
-                " create a key with `keepthread keys create`, or name an identity provider"
-                " (setting server.issuer)"
+                f"{bind.host} can be reached from other machines, and no API key exists yet: "
+                "create one with `keepthread keys create`, or set an identity provider "
+                "(server.issuer)"
             )
-        notes.append("no key is valid yet: `keepthread keys create` makes one")
+        notes.append("there is no valid API key yet: `keepthread keys create` creates one")
     if not is_loopback(bind.host) and not work.tls_cert:
         notes.append(
-            "without TLS, keys and messages can be read on the way: give --tls-cert and --tls-key,"
-            " or put a reverse proxy with TLS in front"
+            "without TLS, keys and messages can be read in transit: use --tls-cert and --tls-key, "
+            "or a reverse proxy with TLS"
         )
     return notes
 
@@ -93,8 +92,8 @@ def _listener(bind: Bind) -> Generator[socket.socket]:
         listener = socket.create_server(address[:2], family=family, backlog=BACKLOG)
     except OSError as error:
         raise Unavailable(
-            f"cannot listen on {bind.host}:{bind.port}: {error.strerror or error}; is the port"
-            " taken? --port chooses another"
+            f"cannot listen on {bind.host}:{bind.port}: {error.strerror or error}; if the port is "
+            "in use, choose another with --port"
         ) from None
     with listener:
         listener.setblocking(False)
@@ -157,7 +156,7 @@ class Workers:
         ended = [each for each in self._running if not each.is_alive()]
         for each in ended:
             LOG.error("worker ended", extra={"fields": {"pid": each.pid, "status": each.exitcode}})
-        # Asked again, one that ends at this moment would go without a trace.
+        # Sending the signal again could hide the exit of a worker that ends at this moment.
         self._running = [each for each in self._running if each not in ended]
         if any(each.exitcode == STARTUP_FAILED for each in ended):
             return STARTUP_FAILED

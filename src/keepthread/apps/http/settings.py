@@ -24,7 +24,7 @@ class Issuer:
     """An identity provider whose tokens (JWT) are accepted, and where their claims lead."""
 
     name: str
-    """The claim `iss`, letter by letter."""
+    """The exact claim `iss`."""
     audience: str
     """The claim `aud`: this server, as the provider knows it."""
     jwks: str
@@ -44,8 +44,8 @@ class Issuer:
             raise InvalidInput("algorithms of tokens: choose from " + ", ".join(sorted(ALGORITHMS)))
         if "://" in self.jwks and not _is_safe_url(self.jwks):
             raise InvalidInput(
-                "jwks must be an https URL or the path of a file: over plain http anyone on the way"
-                " could replace the keys"
+                "jwks must be an https URL or the path of a file: over plain http the keys could "
+                "be replaced in transit"
             )
 
 

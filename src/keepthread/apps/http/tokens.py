@@ -25,7 +25,7 @@ from keepthread.stores.validation import check_id
 
 _REQUIRED: Final = ["exp", "iss", "aud"]
 _MAX_LIFETIME: Final = 24 * 3600.0
-"""A token that is valid for longer is as good as one without an end."""
+"""Longer-lived tokens are rejected, like those that never expire."""
 _MAX_TOKEN: Final = 16 * KIB
 _MAX_JWKS: Final = 256 * KIB
 _FETCH_SECONDS: Final = 5.0
@@ -120,7 +120,7 @@ class IssuerKeys:
             raise Problem(
                 503,
                 "issuer_unavailable",
-                "The keys of the identity provider cannot be read now; send this again later.",
+                "The identity provider's keys cannot be read right now; retry later.",
                 headers={"Retry-After": "5"},
                 retryable=True,
             )
@@ -140,7 +140,7 @@ class IssuerKeys:
                 asyncio.to_thread(_read, self._place), 2 * _FETCH_SECONDS
             )
         except (OSError, ValueError, jwt.PyJWTError, TimeoutError):
-            return  # the keys that are known serve on
+            return  # keep using the known keys
         self._keys = found
         self._read_at = now
 
@@ -150,7 +150,7 @@ def _unknown_key() -> NoReturn:
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """Another address than the one in the settings is not asked."""
+    """Refuses redirects: only the configured URL is requested."""
 
     def redirect_request(
         self,

@@ -1,4 +1,4 @@
-"""One worker: it opens the memory, serves until a signal, and loses nothing then.
+"""One worker: opens the memory, serves until a signal, and shuts down without losing data.
 
 To stop means: `/readyz` says so and event streams end, running requests finish, then the memory is
 closed, which waits for work in the background.
@@ -32,7 +32,7 @@ from keepthread.text_caches import clear_text_caches
 
 STARTUP_FAILED: Final = 3
 STORE_AWAY: Final = 4
-"""The status of a worker that may start later: its store was busy or away."""
+"""The exit status of a worker that can be restarted: its store was busy or unavailable."""
 BACKLOG: Final = 1024
 """Connections that the system queues; a client waits until those before it are taken."""
 _TAKEN_AT_ONCE: Final = 64
@@ -141,7 +141,7 @@ def _signals(state: WorkerState, server: uvicorn.Server) -> Generator[None]:
 
     def stop() -> None:
         if state.stopping.is_set():
-            server.force_exit = server.should_exit = True  # the second time means now
+            server.force_exit = server.should_exit = True  # the second signal stops immediately
             return
         state.stopping.set()
         LOG.info("stopping")
@@ -170,7 +170,7 @@ def _once(loop: asyncio.AbstractEventLoop, sentinel: int, stop: Callable[[], Non
 
 
 async def _purge(state: WorkerState) -> None:
-    """Delete what was kept for long enough, also text that other workers may have erased since."""
+    """Delete expired data, and cached text that other workers may have erased."""
     while True:
         with contextlib.suppress(KeepthreadError):
             await purge(state)
@@ -186,7 +186,7 @@ async def purge(state: WorkerState) -> None:
     more = True
     while more:
         more = await state.tables.prune_audit(before) > 0
-        await asyncio.sleep(_PAUSE)  # others want to write as well
+        await asyncio.sleep(_PAUSE)  # let other writers proceed
 
 
 def log_lines() -> None:

@@ -1,4 +1,4 @@
-"""Contexts: what a model should see, and why earlier ones were as they were."""
+"""Contexts: what a model should see, and explanations of earlier contexts."""
 
 from contextlib import suppress
 from typing import Final
@@ -27,7 +27,7 @@ router: Final = APIRouter(prefix="/v1/sessions/{session:id}", tags=["contexts"])
 
 
 def built(context: Context, body: ContextBody) -> BuiltContext:
-    """Return a context as the body asked for it."""
+    """Return a context in the form that the body requested."""
     rendered = {
         "openai-chat": context.to_openai_chat,
         "openai-responses": context.to_openai_responses,
@@ -56,16 +56,16 @@ def built(context: Context, body: ContextBody) -> BuiltContext:
 async def build_context(caller: Reads, session: SessionId, body: ContextBody) -> Response:
     """Build what a model should see now.
 
-    It is a POST because the text to recall by does not belong into an address, which is logged.
+    It is a POST because the recall query must not be in the URL, which is logged.
     """
     return reply(built(await _context(caller, session, body), body))
 
 
 async def _context(caller: Caller, id: str, body: ContextBody) -> Context:
-    """Build the context of a session that an earlier request found, or else of the one now.
+    """Build the context of a cached session handle, or else of a fresh one.
 
-    A session that was deleted has no context, and that of one that was forgotten shows no message.
-    Either is then looked up, so the answer is that of a worker which never used it.
+    The context of a deleted session fails, and that of a forgotten one shows no messages. In both
+    cases the session is looked up again, so every worker gives the same answer.
     """
     known = caller.known.get(caller.tenant, caller.owner, id)
     if known is not None:
@@ -101,8 +101,8 @@ async def list_explanations(caller: Reads, session: SessionId, limit: Limit = 10
 async def rebuild_prompt(caller: Reads, session: SessionId, body: RebuildBody) -> Response:
     """Build the prompt of an earlier context again, from one of the latest explanations.
 
-    The reply says whether it is exactly the prompt that was shown, and what changed since. An
-    explanation that is not kept rebuilds nothing.
+    The reply says whether it is exactly the prompt that was shown, and what changed since. Without
+    a stored explanation nothing can be rebuilt.
     """
     found = await caller.memory.get_session(session)
     wanted = (body.view, body.at, body.turn)

@@ -53,8 +53,9 @@ async def watch_events(
 ) -> Response:
     """Watch the owner's changes: each event says what was written, without the text.
 
-    Every change comes at least once, those of one session in order. Without `Last-Event-ID` the
-    stream begins with the present. Changes are kept for seven days; after that the id is refused
+    Every change is delivered at least once, and those of one session in order. Without
+    `Last-Event-ID` the stream starts with new
+    changes. Changes are kept for seven days; after that the id is refused
     (`cursor_expired`): read everything again, and watch without an id. A stream ends after five
     minutes; connect again with the last id.
     """
@@ -81,7 +82,7 @@ async def list_changes(
     """List the owner's changes after a cursor: each says what was written, without the text.
 
     An empty page has a `next`, too. Without `after` the list begins with the oldest
-    change that is kept; `limit=0` returns the cursor of the present. `watch_events` is the same as
+    change that is kept; `limit=0` returns the current cursor. `watch_events` is the same as
     a stream.
     """
     start = cursor_of(caller, "list_changes", after)

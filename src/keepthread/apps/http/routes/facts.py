@@ -64,14 +64,17 @@ def _reply(fact: Fact, status: int = 200) -> Response:
 @operation(router, "GET", "", returns_page(Fact), errors=("unsupported",))
 async def list_facts(
     caller: Reads,
-    all: Annotated[bool, Query(description="Whether to list facts that do not hold.")] = False,  # noqa: A002 - as in the library
+    all: Annotated[bool, Query(description="Whether to include non-current facts.")] = False,  # noqa: A002 - as in the library
     at: Annotated[
-        float | None, Query(ge=0, lt=MAX_TIME, description="Another time than now, as seconds.")
+        float | None,
+        Query(
+            ge=0, lt=MAX_TIME, description="A point in time other than now, in seconds since 1970."
+        ),
     ] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Response:
-    """List the facts that hold or wait to be confirmed, oldest first."""
+    """List current facts and those waiting for confirmation, oldest first."""
     before = cursor_of(caller, "list_facts", cursor)
     page = await caller.memory.facts.list(all=all, at=at, limit=limit, cursor=before)
     return page_of(caller, "list_facts", page)
@@ -86,10 +89,10 @@ async def list_facts(
     errors=("session_not_found", "message_not_found", "unsupported"),
 )
 async def remember_fact(caller: Writes, body: FactBody) -> Response:
-    """Note a fact; one that is already noted is returned unchanged.
+    """Store a fact; one that is already stored is returned unchanged.
 
-    Without messages it counts as the owner's own word, unless it is noted `by` a model: then it
-    waits until the owner confirms it.
+    Without messages it counts as the owner's own statement, unless it is stored `by` a model: then
+    it waits until the owner confirms it.
     """
     return _reply(await caller.memory.facts.remember(**body.model_dump()), 201)
 
@@ -147,7 +150,7 @@ async def get_fact(caller: Reads, fact: FactKey) -> Response:
 async def edit_fact(
     caller: Writes, fact: FactKey, body: FactChangesBody, if_match: IfMatch = None
 ) -> Response:
-    """Correct a fact by its owner's word.
+    """Edit a fact on the owner's behalf.
 
     The header `If-Match` is required: `*` overwrites whatever others changed.
     """
@@ -161,7 +164,7 @@ async def edit_fact(
 
 @operation(router, "POST", f"{ONE}/confirm", returns(Fact), errors=_ERRORS)
 async def confirm_fact(caller: Writes, fact: FactKey) -> Response:
-    """Take a fact out of quarantine: its owner vouches for it."""
+    """Release a fact from quarantine: its owner confirms it."""
     await _known(caller, fact)
     return _reply(await caller.memory.facts.confirm(fact))
 
@@ -175,9 +178,9 @@ async def get_fact_history(caller: Reads, fact: FactKey) -> Response:
 
 @operation(router, "DELETE", ONE, returns(Outcome), errors=_ERRORS)
 async def forget_fact(caller: Forgets, fact: FactKey) -> Response:
-    """Forget a fact in every place it was said; `count` is how many there were.
+    """Forget a fact with all its sources; `count` is their number.
 
-    The fact that it had replaced holds again. The messages stay; `forget` erases them.
+    The fact it had replaced becomes current again. The messages stay; `forget` erases them.
     """
     await _known(caller, fact)
     count = await caller.memory.facts.forget(fact)

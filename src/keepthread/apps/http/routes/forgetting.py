@@ -1,8 +1,8 @@
 """Forget: erase messages with everything made from them, and read the receipts.
 
-An erasure outlives its request: neither a client that leaves nor the deadline interrupts it. If it
-takes long, the client gets 202, and later the receipt, when it sends the request again. Its claim
-is in the store, so any worker knows it, and does it again if the first one died.
+An erasure outlives its request: neither a disconnect nor the deadline interrupts it. If it takes
+long, the client gets 202, and the receipt when it repeats the request later. The claim is stored,
+so any worker can see it, and repeats the erasure if the first worker died.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ from keepthread.stores.codec import new_id
 router: Final = APIRouter(prefix="/v1", tags=["forgetting"])
 _RECEIPT: Final = "receipt"
 PATIENCE: Final = 0.5
-"""Which part of a request's deadline an erasure may take before the client gets 202."""
+"""The share of a request's deadline that an erasure may take before the client gets 202."""
 _TEXTS: Final = ("author", "source")
 
 
@@ -46,7 +46,9 @@ _TEXTS: Final = ("author", "source")
     "POST",
     "/forget",
     returns(Receipt, "The receipt, or with `dry_run` its preview."),
-    also={202: returns(Erasing, "It is not done yet: send the request again after `Retry-After`.")},
+    also={
+        202: returns(Erasing, "Not finished yet: repeat the request after `Retry-After` seconds.")
+    },
     errors=("session_not_found", "message_not_found"),
 )
 async def forget(caller: Forgets, request: Request, body: ForgetBody) -> Response:
@@ -55,7 +57,7 @@ async def forget(caller: Forgets, request: Request, body: ForgetBody) -> Respons
     By default it is a dry run, which reports what would be erased. If only a session is given, all
     of it is erased, including title and prompt. An erasure that takes long answers 202 and
     continues: send the same request again, with the same `id` or `Idempotency-Key`, to get the
-    receipt. The receipt then shows an author or a source that was given as null.
+    receipt. That receipt shows a given author or source as null.
     """
     if body.dry_run:
         return reply(await caller.memory.forget(**body.model_dump()))
@@ -87,7 +89,7 @@ class _ForgetRequest:
             raise Problem(
                 422,
                 "idempotency_mismatch",
-                "Another erasure has this id; give each erasure an id of its own.",
+                "A different erasure has this id; use a new id for each erasure.",
             )
         if begun.state != "new":
             return _kept(begun)
@@ -108,7 +110,7 @@ class _ForgetRequest:
                 self._request, token, KeptAnswer(200, ((_RECEIPT, kept),), None)
             )
         except BaseException:
-            with suppress(KeepthreadError):  # the store may be away, or closed
+            with suppress(KeepthreadError):  # the store may be unavailable or closed
                 await state.tables.abandon_request(self._request, token)
             raise
         return receipt

@@ -67,14 +67,14 @@ async def rewind_session(caller: Writes, session: SessionId, body: RewindBody) -
 
 @operation(router, "POST", "/clear", NOTHING, status=204, errors=OF_SESSIONS)
 async def clear_session(caller: Writes, session: SessionId) -> Response:
-    """Start over: contexts show nothing of what came before; the log keeps all of it."""
+    """Start over: contexts no longer show earlier messages; the log keeps them."""
     await (await caller.memory.get_session(session)).clear()
     return nothing()
 
 
 @operation(router, "POST", "/unhide", returns_page(Hidden), errors=OF_SESSIONS)
 async def unhide_messages(caller: Writes, session: SessionId) -> Response:
-    """Take back the latest `clear` or `rewind`; the page has the range that is shown again.
+    """Undo the latest `clear` or `rewind`; the page contains the range that is visible again.
 
     It is empty if nothing is hidden, or if messages were added since.
     """
@@ -108,7 +108,7 @@ async def fork_session(
 
 @operation(router, "POST", "/compact", returns(Outcome), errors=OF_SESSIONS)
 async def compact_session(caller: Writes, session: SessionId) -> Response:
-    """Compact the turns that are due into the summary; `count` is how many times it was made."""
+    """Compact old turns into the summary; `count` is the number of compactions."""
     count = await (await caller.memory.get_session(session)).compact()
     return reply(Outcome(count > 0, count))
 

@@ -64,7 +64,7 @@ async def list_keys(caller: Administers, limit: Limit = 50, cursor: Cursor = Non
 async def create_api_key(caller: Administers, request: Request, body: KeyBody) -> Response:
     """Make a key of the tenant; the reply shows its text, once.
 
-    A key gives no right that the key which makes it does not have. One with the scope `admin` must
+    The new key cannot have rights that the calling key lacks. One with the scope `admin` must
     expire.
     """
     scopes = frozenset(body.scopes)
@@ -110,12 +110,13 @@ async def revoke_api_key(caller: Administers, request: Request, key: KeyId) -> R
 
 
 def _check_rights(caller: Operator, scopes: frozenset[str]) -> None:
-    """Refuse to make a key that may do more than the one that makes it."""
+    """Refuse to create a key with more rights than the calling key."""
     if more := sorted(scopes - caller.scopes):
         raise Problem(
             403,
             "scope_required",
-            f"This key cannot make a key with the scope {more[0]}, which it does not have itself.",
+            f"This key cannot create a key with the scope {more[0]}, because it does not have that "
+            "scope.",
         )
 
 

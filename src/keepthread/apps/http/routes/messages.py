@@ -100,10 +100,10 @@ async def append_messages(caller: Writes, session: SessionId, body: AppendBody) 
 
 
 async def _append(caller: Caller, id: str, body: AppendBody) -> list[Message]:
-    """Append to a session that an earlier request found, or else to the one of that id now.
+    """Append to a cached session handle, or else to a fresh one.
 
-    A session that was deleted takes no messages, and one that was forgotten returns what is left of
-    them. Either is then looked up, so the answer is that of a worker which never used it.
+    A deleted session accepts no messages, and a forgotten one returns only their remains. In both
+    cases the session is looked up again, so every worker gives the same answer.
     """
     known = caller.known.get(caller.tenant, caller.owner, id)
     if known is not None:
@@ -135,7 +135,7 @@ async def align_messages(caller: Writes, session: SessionId, body: HistoryBody) 
 
     Messages that the session has are kept, new ones are appended, and those that the client no
     longer has are hidden, as by `rewind`. Messages are compared by role, text and calls; their ids
-    are not used. The request can be sent again: then everything is kept.
+    are not used. The request is idempotent.
     """
     found = await caller.memory.get_session(session)
     return reply(await found.align([each.message() for each in body.messages]))

@@ -26,10 +26,10 @@ router: Final = APIRouter(prefix="/v1", tags=["search"])
     errors=("session_not_found", "unsupported"),
 )
 async def search_messages(caller: Reads, body: SearchBody) -> Response:
-    """Find the messages most related to a question, the best first, each with the reason.
+    """Find the messages most relevant to a question, best first, each with the reason.
 
     The search covers all sessions of the owner, including messages that contexts hide. It is a POST
-    because a question does not belong into an address, which is logged.
+    because the query must not be in the URL, which is logged.
     """
     page = await caller.memory.search(
         body.query,

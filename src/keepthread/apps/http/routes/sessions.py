@@ -55,7 +55,7 @@ async def list_sessions(
     limit: Limit = 50,
     cursor: Cursor = None,
     tag: Annotated[str | None, Query(description="One of the tags.")] = None,
-    title: Annotated[str | None, Query(description="A part of the title, in any case.")] = None,
+    title: Annotated[str | None, Query(description="A part of the title, ignoring case.")] = None,
 ) -> Response:
     """List the sessions, latest activity first.
 
@@ -77,7 +77,7 @@ async def list_sessions(
 async def create_session(caller: Writes, body: NewSessionBody) -> Response:
     """Create a session.
 
-    To create it once although requests are repeated, use `put_session` or an `Idempotency-Key`.
+    To make retries safe, use `put_session` or an `Idempotency-Key`.
     """
     ids = ids_of(caller, "session") if body.id is None else None
     given: dict[str, Any] = body.model_dump() | ({"id": ids()} if ids else {})
@@ -97,7 +97,7 @@ def _created(session: Session) -> Response:
     router,
     "PUT",
     ONE,
-    returns_session("The session existed already; it is unchanged."),
+    returns_session("The session already existed; it is unchanged."),
     also={201: returns_session("The new session.")},
 )
 async def put_session(

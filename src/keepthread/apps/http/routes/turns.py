@@ -1,7 +1,7 @@
 """Turns: a user message, the messages of model and tools, and one answer.
 
 Each request finds the turn again by the id of its user message, so any worker can continue it. A
-turn is entered but never left: a request that fails must not close the open tool calls, because the
+turn is entered but never exited: a failed request must not close open tool calls, because the
 client may still answer them.
 """
 
@@ -143,7 +143,7 @@ async def finish_turn(
 ) -> Response:
     """Store the answer of a turn, and return the answer that is stored.
 
-    A turn has one answer: if it has one already, that one is returned.
+    A turn has one answer: an existing one is returned unchanged.
     """
     if (body.text is None) == (body.message is None):
         raise InvalidInput("give the answer as a `text`, or as a `message`")
