@@ -1,9 +1,9 @@
-"""Additions: what a memory adds to a prompt that somebody else builds.
+"""Additions: text that a memory adds to a prompt built by another program.
 
 A program that builds its own prompts, such as a proxy, adds a quotation to a user's turn, and adds
-the same text again whenever it sends that turn: providers cache the beginnings of prompts. So the
-quotation is stored. It is a record that is made of the messages it quotes, so erasing one of them
-drops it. Facts are stored by their keys alone, and read again each time.
+the same text again whenever it resends that turn, because providers cache prompt prefixes. So the
+quotation is stored. Its record refers to the messages it quotes, so erasing one of them drops the
+record. Facts are stored only by key, and read again each time.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ _MOST_FACTS: Final = 12
 
 
 class Addition(NamedTuple):
-    """A quotation that is added to a turn of a prompt."""
+    """A quotation added to a turn of a prompt."""
 
     key: str
     """The name of the turn, as the program gave it."""
@@ -95,7 +95,7 @@ class Additions(NamedTuple):
 
 
 async def read_additions(conversation: Conversation) -> list[Addition]:
-    """Return the additions of a session that can still be shown, in the order of their keys."""
+    """Return a session's usable additions, ordered by key."""
     await _stored(conversation)
     found = await conversation.store.scan(Scope(session=conversation.key), ADDITION)
     parts = [(record.key, _Parts.of(record)) for record in found]
@@ -125,9 +125,9 @@ class AddedTo(NamedTuple):
 async def make_addition(
     conversation: Conversation, question: AddedTo, budget: int, *, wait: bool
 ) -> Additions:
-    """Recall for a question, and store what is added; with `wait`, wait until it is stored.
+    """Recall for a question and store the addition; with `wait`, wait until it is stored.
 
-    If the key has an addition already, that one is returned.
+    If the key already has an addition, return that one.
     """
     check_id(question.key, "key")
     check_text(question.text, "a query")
@@ -225,7 +225,10 @@ async def _put(
         await conversation.store.put(
             scope, ADDITION, key, value, made_of=sorted(spans), version=0, epochs=epochs
         )
-    except (Stale, SessionGone):  # something was erased, or another process made one for this turn
+    except (
+        Stale,
+        SessionGone,
+    ):  # a message was erased, or another process stored one for this turn
         return await _read_again(conversation, key)
     why = _why(parts, budget, composed.account, composed.facts)
     conversation.choice_log.note_addition(conversation.key, why)
@@ -251,7 +254,7 @@ async def _stored(conversation: Conversation) -> None:
 
 
 async def _facts(conversation: Conversation, query: str) -> Sequence[KnownFact]:
-    """Return the owner's profile and the facts that bear on a question; unconfirmed ones not."""
+    """Return the owner's profile and the facts relevant to a question, without unconfirmed ones."""
     if await conversation.store.finder() is None:
         return ()
     index = await conversation.fact_index()

@@ -1,4 +1,4 @@
-"""Admin: what concerns all owners of a tenant, for the person or program that runs the store."""
+"""Admin: operations across all owners of a tenant, for the operator of the store."""
 
 from collections.abc import AsyncGenerator, Collection
 from contextlib import suppress
@@ -35,9 +35,9 @@ _NOTED_LATE: Final = 1.0  # seconds
 
 
 class Admin:
-    """Calls over all owners of a tenant; get it from `Memory.admin`.
+    """Operations across all owners of a tenant; get it from `Memory.admin`.
 
-    A program that serves several people passes it to nothing that acts for one of them.
+    Never pass it to code that acts for a single user.
     """
 
     def __init__(self, services: Services) -> None:
@@ -65,7 +65,7 @@ class Admin:
         cursor: str | None = None,
         progress: Progress | None = None,
     ) -> Page[Hit]:
-        """Return the messages most related to a question; see `OwnerMemory.search`."""
+        """Return the messages most relevant to a question; see `OwnerMemory.search`."""
         filters = Filters(
             since=seconds_of(since, "since"), until=seconds_of(until, "until"), roles=roles
         )
@@ -74,13 +74,13 @@ class Admin:
         )
 
     async def index(self, *, progress: Progress | None = None) -> None:
-        """Index the messages written since the last time, by words and by vectors."""
+        """Index new messages, by words and by vectors."""
         await self._services.searching.catch_up(progress=progress)
 
     async def changes(
         self, *, after: str | None = None, limit: int = 100, wait: float = 0
     ) -> Page[Change]:
-        """Return what was written for all owners after a cursor; see `OwnerMemory.changes`."""
+        """Return the changes of all owners after a cursor; see `OwnerMemory.changes`."""
         return await read_changes(self._store, None, after, limit, wait)
 
     async def forget(
@@ -185,7 +185,7 @@ class Admin:
         return pruned
 
     async def _is_due(self) -> bool:
-        """Return whether nobody pruned within a day, and note that it is done now."""
+        """Return whether no program pruned within a day, and record that this one does."""
         now = self._services.options.clock()
         record = await self._store.get(Scope(), PRUNED, PRUNED)
         if record is not None and isinstance(at := record.value, int | float) and now - at < DAY:
@@ -193,7 +193,7 @@ class Admin:
         try:
             version = record.version if record else 0
             await self._store.put(Scope(), PRUNED, PRUNED, now, version=version)
-        except Stale:  # another program is about to
+        except Stale:  # another program is pruning
             return False
         return True
 

@@ -1,6 +1,7 @@
 """Aligning a log with the history that a client sends again with every request.
 
-Many clients know nothing of a memory: each request repeats the conversation as they see it. The log
+Many clients do not know about the memory: each request repeats the conversation as they see
+it. The log
 has most of it already. New messages are appended, and those that the client no longer has are
 hidden, as by `rewind`: an edited question, an answer that is generated again. Nothing is deleted.
 """
@@ -23,9 +24,9 @@ from keepthread.types import Hidden, Message, SessionKey
 
 _PAGE: Final = 500
 _MOST_PLACES: Final = 100
-"""Places where a history without its beginning is looked for; the newest come first."""
+"""Maximum positions at which a truncated history is searched; newest first."""
 _SURE: Final = 2
-"""Messages in a row that show that a history without its beginning continues the log there."""
+"""Consecutive matching messages that prove that a truncated history continues the log there."""
 
 _MOST_SKIPPED: Final = 3
 """Messages of a client's own summary, before those that the log has."""
@@ -81,11 +82,11 @@ async def align(
     compared: Sequence[Message],
     append: Append,
 ) -> Aligned:
-    """Hide what a history does not have, and append what the log does not have.
+    """Hide messages that a history lacks, and append those that the log lacks.
 
-    `compared` are the given messages as a log would have them. Each step holds if nobody wrote in
-    the meantime; otherwise all is compared again. If the process dies between hiding and appending,
-    the next call appends.
+    `compared` are the given messages in stored form. Each step fails if another process wrote in
+    the meantime; then everything is compared again. If the process dies between hiding and
+    appending, the next call appends.
     """
     hidden: list[Hidden] = []
     while True:
@@ -194,7 +195,7 @@ def _find(log: Sequence[_Likeness], given: Sequence[_Likeness]) -> Match:
         for skipped in range(min(len(given), _MOST_SKIPPED + 1))
         for at in _places(log, given[skipped])
     ]
-    # A summary that the client wrote before is as good as a message.
+    # A summary written by the client counts like a message.
     sure = [m for m in found if m.length and (len(m.known) >= _SURE or m.end == len(log))]
     return max(sure, key=lambda match: match.length, default=nowhere)
 
@@ -206,7 +207,7 @@ def _places(log: Sequence[_Likeness], message: _Likeness) -> list[int]:
 
 
 def _likeness(message: Message) -> _Likeness:
-    """Return what a message is compared by.
+    """Return the comparison key of a message.
 
     Clients shorten results of tools, so a result is known by its call. Erased messages agree with
     every text: it is not stored again.

@@ -1,7 +1,7 @@
 """Read the feed of changes, and wait for new ones.
 
-A waiting reader looks again after 0.05 to 1 second, on every store. One look is one indexed read.
-To notify readers of every commit would cost all writers more than this costs the readers.
+A waiting reader polls every 0.05 to 1 second, on every store. One poll is one indexed read.
+Notifying readers of every commit would cost all writers more than polling costs the readers.
 """
 
 import asyncio

@@ -70,7 +70,7 @@ class Conversation(NamedTuple):
     searching: Callable[[], Searching]
     blobs: BlobRepository
     recall: RecallScope = "session"
-    """Where contexts recall from and models search."""
+    """The scope of recall and of `search_memory`: the session, or all of the owner's."""
     tools: SessionKey | None = None
     """The session whose tool cache is used; None is this session."""
     asked_in: int = 0
@@ -99,7 +99,7 @@ class Conversation(NamedTuple):
         self, messages: Sequence[Message], *, expect: int | None, turn: int | None
     ) -> list[Message]:
         counted = [await self._counted(message) for message in messages]
-        if self.runtime.spans.tracer is None:  # what nobody traces shall not be slower for it
+        if self.runtime.spans.tracer is None:  # no overhead when tracing is off
             stored = await self.store.append(self.key, counted, expect=expect, turn=turn)
         else:
             with self.runtime.spans.open("create_memory", self.id) as span:
@@ -155,7 +155,7 @@ class Conversation(NamedTuple):
         try:
             tokens = message.tokens or await self._count(message)
         except (AttributeError, TypeError, ValueError, RecursionError):
-            encode(message, message.id)  # says what is wrong with it
+            encode(message, message.id)  # raises the error that explains the problem
             raise
         return replace(message, tokens=tokens, counter=message.counter or self.counter.name)
 
@@ -174,7 +174,7 @@ class Conversation(NamedTuple):
         text: bool = False,
         user_seq: int = 0,
     ) -> Context:
-        """Gather, choose, and return what a model should see."""
+        """Gather and select messages, and return the context for a model."""
         if isinstance(view, int):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidInput(f"a view is a name, not {view}; did you mean budget={view}?")
         name = "chat" if view is None else view
@@ -238,7 +238,7 @@ class Conversation(NamedTuple):
         if request is not None and request.room <= 0:
             request = None
         past, recalled = History(), None
-        if start is not None and request is not None:  # at once, to save round trips
+        if start is not None and request is not None:  # concurrently, to save round trips
             past, recalled = await asyncio.gather(
                 self._history(material, start, budget), self._recall(material, request)
             )
@@ -301,7 +301,7 @@ class Conversation(NamedTuple):
 
     @property
     def facts_owner(self) -> str:
-        """Return whose facts it sees, and notes."""
+        """Return the owner whose facts it reads and writes."""
         return self.owner if self.person is None else self.person
 
     async def fact_index(self) -> FactIndex | None:
@@ -328,7 +328,7 @@ class Conversation(NamedTuple):
         return index.known(asked_of(material), agents)
 
     async def _recall(self, material: Material, request: RecallRequest) -> Recalled:
-        """Return messages related to the question that the window does not show."""
+        """Return messages relevant to the question that are not in the window."""
         searching = self.searching()
         found = await searching.relevant(
             asked_of(material),

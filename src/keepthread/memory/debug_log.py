@@ -1,4 +1,4 @@
-"""Debug logs of each context in three blocks: memory, cached tool results, what a model receives.
+"""Debug logs of each context in three blocks: memory, cached tool results, and the model's input.
 
 They go to the logger `keepthread.context` at DEBUG, with ids and sizes. They include text only if
 `keepthread.context.text` is set to DEBUG as well: that logger inherits no level from its parents.

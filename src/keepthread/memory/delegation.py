@@ -2,7 +2,7 @@
 
 All ids are derived from the turn and the task. So when a turn is resumed after a crash, it finds
 the child that worked on the task, with its answer if there is one, and the call and its result are
-recorded in the parent once. A task that failed, or that the same turn already gave, gets a new
+recorded in the parent once. A task that failed, or that the same turn already delegated, gets a new
 child.
 """
 
@@ -27,7 +27,7 @@ _CUT_OFF: Final = "[cut off here: this is only the beginning]"
 
 
 class Task(NamedTuple):
-    """Everything that a child is given."""
+    """The input of a child."""
 
     text: str
     agent: str | None = None
@@ -64,7 +64,7 @@ class Task(NamedTuple):
 
 
 class DelegatedTask:
-    """A task that a turn delegates to a child, and the way of the answer back."""
+    """A task that a turn delegates to a child, and the report of its answer."""
 
     def __init__(self, parent: Conversation, user: Message, task: Task, taken: set[str]) -> None:
         """Hold the task; `user` is the parent's user message, `taken` the turn's other children."""

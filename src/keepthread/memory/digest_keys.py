@@ -1,8 +1,8 @@
 """The random keys of the digests in explanations: one for each session, one for an owner's facts.
 
 A digest of a short text could be guessed by anyone who reads the database if it had no key. The
-keys are records, so a session's key goes with the session, and an owner's key is dropped with every
-fact that is forgotten: the digests that it covered say nothing any more.
+keys are records, so a session's key is deleted with the session, and an owner's key is dropped
+whenever a fact is forgotten: the digests it covered then reveal nothing.
 """
 
 import secrets

@@ -1,4 +1,7 @@
-"""A session's history: which turn it is; clear, rewind, pins and forks. The log stays as it is."""
+"""A session's history: turn numbers, clear, rewind, pins and forks.
+
+The log itself never changes.
+"""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -108,7 +111,7 @@ async def hide_from(
 
 
 async def show_again(store: Store, session: SessionKey, span: Hidden) -> None:
-    """Take back a `hide_from`, also if messages were added since."""
+    """Undo a `hide_from`, even if messages were added since."""
     while True:
         ranges, version, _ = await read_ranges(store, session)
         if span not in ranges.hidden:  # a later range covers it
@@ -120,7 +123,7 @@ async def show_again(store: Store, session: SessionKey, span: Hidden) -> None:
 
 
 async def unhide(store: Store, session: SessionKey) -> Hidden | None:
-    """Show again what was hidden last, unless messages were added since; return that range."""
+    """Unhide the range hidden last, unless messages were added since; return that range."""
     while True:
         ranges, version, head = await read_ranges(store, session)
         if not ranges.hidden or ranges.hidden[-1].last != head.messages:
@@ -183,7 +186,7 @@ async def _tokens_of(store: Store, session: SessionKey, span: Hidden) -> int:
 
 
 async def pin(store: Store, session: SessionKey, id: str) -> None:
-    """Keep a message in every context, as far as the pins' share goes."""
+    """Include a message in every context, within the pins' share of the budget."""
     found = await store.find(session, ids=[check_id(id, "a message id")])
     if not found or found[0].state != "live":
         raise MessageNotFound(f"there is no message {id!r} to pin")
@@ -280,7 +283,7 @@ async def fork(
     while True:
         try:
             return await store.put_session(replace(target, ready=True), seen=target)
-        except Stale:  # something was erased in it; that stays erased
+        except Stale:  # some of it was erased, and stays erased
             target = await store.describe(target.key)
             if target.forgotten:
                 raise forgotten_session() from None

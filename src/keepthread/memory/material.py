@@ -1,4 +1,4 @@
-"""Gather the material that a context is chosen from: the only step that reads the store."""
+"""Gather the input for selecting a context: the only step that reads the store."""
 
 import asyncio
 from collections.abc import Sequence
@@ -105,7 +105,7 @@ async def gather(
 async def gather_older(
     store: Store, session: SessionKey, material: Material, *, tokens: int, min_messages: int
 ) -> Material:
-    """Return material with more of the older messages: all that fit, and at least `least`.
+    """Return material with more older messages: all that fit, and at least `least`.
 
     One of them may be the message that is to be left out, so `least` is at least 2.
     """

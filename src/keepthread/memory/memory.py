@@ -113,9 +113,9 @@ class Memory:
         - `tracer`: gets a span for each append, context, compact and tool.
         - `durability`: the least a write must survive: `memory`, `process`, `power` or
           `replicated`; an engine that gives less raises `DurabilityTooLow`.
-        - `outbox`: the path of a file that takes messages while the server is away, and delivers
-          them when it is back.
-        - `timeout`: for how many seconds a call waits for a store that is busy or away.
+        - `outbox`: the path of a file that stores messages while the server is unavailable and
+          delivers them later.
+        - `timeout`: seconds that a call waits for a busy or unavailable store.
         - `clock`, `ids`: return the time in seconds since 1970, and a new unique id.
         - `key`: the API key, if the URL is that of a keepthread server (`https://…`). The server's
           settings then decide how contexts are built, and the other arguments but `timeout` are
@@ -168,7 +168,7 @@ class Memory:
                 if embedder is not None:
                     made._services.searching.warm()
             except BaseException:
-                await opened.close()  # else its threads, connections and locks stay
+                await opened.close()  # otherwise its threads, connections and locks would leak
                 raise
             return made
 
@@ -209,7 +209,7 @@ class Memory:
         await self._runtime.background.settle()
 
     async def __aenter__(self) -> Self:
-        """Use it as it is."""
+        """Return the memory."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -309,7 +309,7 @@ class Memory:
         cursor: str | None = None,
         progress: Progress | None = None,
     ) -> Page[Hit]:
-        """Return an owner's messages most related to a question; see `OwnerMemory.search`."""
+        """Return an owner's messages most relevant to a question; see `OwnerMemory.search`."""
         return await self.for_owner(owner).search(
             query,
             session=session,
@@ -322,14 +322,14 @@ class Memory:
         )
 
     async def index(self, *, owner: str = DEFAULT_OWNER, progress: Progress | None = None) -> None:
-        """Index what an owner's sessions got since the last time, by words and by vectors.
+        """Index new messages of an owner's sessions, by words and by vectors.
 
         Searching does so automatically; with an embedder it may take long.
         """
         await self.for_owner(owner).index(progress=progress)
 
     def facts(self, owner: str = DEFAULT_OWNER) -> "Facts":
-        """Return the facts about an owner, which hold beyond one session."""
+        """Return the facts about an owner, which outlive sessions."""
         return self._services.facts(owner)
 
     async def forget(  # noqa: PLR0913 - each names one way to choose

@@ -1,4 +1,4 @@
-"""Notes: text from the program is put into the log once, without a lock or a lease.
+"""Notes: text from the program is added to the log once, without a lock or lease.
 
 A note's id is derived from session, key, and the version of the record that names the newest note
 of that key. So processes that run at the same moment write the same message, one of them updates
@@ -47,7 +47,7 @@ async def add_note(
         role="system",
         content=text,
         name=key,
-        origin="tool",  # so that it is quoted: text on a screen must not give orders
+        origin="tool",  # so that it is quoted: text on a screen must not act as instructions
         source=f"{SOURCE}{key}",
         meta=until,
     )
@@ -123,7 +123,7 @@ class _Injection:
             newest = await self.newest()
             held = newest.note
             if placed and (held is None or held.id != placed):
-                return True  # and another came after it
+                return True  # and a newer one follows
             same = held is not None and held.content == self.note.content
             if held is not None and (newest.claimed if same else once):
                 return False

@@ -32,7 +32,7 @@ class Options:
     extraction: "Extraction | None" = None
     """How facts are extracted from conversations; None extracts none."""
     recall: RecallScope = "session"
-    """Where contexts recall from and models search: the session that asks, or all of its owner."""
+    """The scope of recall and `search_memory`: the current session, or all of the owner's."""
     keep_why: int = 0
     """How many explanations of contexts each session keeps."""
     providers: Mapping[str, NoteProvider] | None = None

@@ -1,4 +1,4 @@
-"""OwnerMemory: the memory of one owner. Nothing of another owner can be reached through it."""
+"""OwnerMemory: the memory of one owner. It gives no access to other owners' data."""
 
 import logging
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
@@ -65,8 +65,8 @@ class OwnerMemory:
             ignored = system_prompt is not None and system_prompt != found.info.system_prompt
             if ignored and self._services.warn_once((self._owner, id)):
                 _log.warning(
-                    "session %r exists already, so system_prompt is ignored;"
-                    " `session.update(system_prompt=…)` changes it",
+                    "session %r already exists, so system_prompt is ignored; use "
+                    "`session.update(system_prompt=…)` to change it",
                     id,
                 )
             return found
@@ -167,7 +167,7 @@ class OwnerMemory:
         cursor: str | None = None,
         progress: Progress | None = None,
     ) -> Page[Hit]:
-        """Return the messages most related to a question, the best first, each with the reason.
+        """Return the messages most relevant to a question, best first, each with the reason.
 
         `since` and `until` are seconds since 1970, or datetimes with a time zone. The search covers
         the whole log, including messages that contexts hide, but not delegated tasks. `cursor` is
@@ -191,11 +191,12 @@ class OwnerMemory:
     async def changes(
         self, *, after: str | None = None, limit: int = 100, wait: float = 0
     ) -> Page[Change]:
-        """Return what was written for this owner after a cursor, without the texts.
+        """Return this owner's changes after a cursor, without texts.
 
-        Every change comes at least once, those of one session in order. `next` is the cursor to
+        Every change is delivered at least once, and those of one session in order. `next` is the
+        cursor to
         continue with, also of an empty page; without `after` it begins with the oldest change that
-        is kept, and `limit=0` returns the cursor of the present. `wait` is how many seconds to
+        is kept, and `limit=0` returns the current cursor. `wait` is how many seconds to
         wait for a change if there is none. Changes are kept for seven days; a cursor after which
         some were deleted raises `CursorExpired`.
         """
@@ -204,7 +205,7 @@ class OwnerMemory:
     # --- export ---
 
     def export(self, *, session: str | None = None) -> AsyncGenerator[bytes]:
-        """Yield everything of this owner, or one session, as lines of JSON, without any loss.
+        """Yield all data of this owner, or of one session, as lossless JSON Lines.
 
         `async for line in memory.export(): file.write(line)`; `keepthread import` reads the file.
         The last line says how much was exported: without it, the export is incomplete.
@@ -250,15 +251,15 @@ class OwnerMemory:
         including title and prompt; such a session then no longer exists for any other call.
         `everything` erases all sessions of the owner, and the owner's facts. `answers` also erases
         answers known to have been written from the messages. `dry_run` only reports what would be
-        erased. An `id` of your own makes it safe to ask twice: an erasure that was done under it
-        returns its receipt, and one that was interrupted is completed. `progress` counts the
-        messages that are read to find what goes, then again from zero those that are erased.
+        erased. An `id` makes retries safe: a completed erasure with that id returns its receipt,
+        and an interrupted one is completed. `progress` counts the
+        messages read to find matches, then from zero the messages erased.
         """
         given = (session, message, author, source, since, until)
         if everything == any(value is not None for value in given):
             raise InvalidInput(
-                "say what to forget: a session, a message of one, an author, a source, a time by"
-                " since and until, or everything=True"
+                "specify what to forget: a session, a message in a session, an author, a source, a "
+                "time range (since, until), or everything=True"
             )
         return await self._services.forget(
             *given,

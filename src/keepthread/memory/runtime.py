@@ -1,4 +1,4 @@
-"""Background work: tasks that run after a turn, and are waited for when a memory is closed."""
+"""Background work after turns, the negative cache of facts, and maintenance of sessions."""
 
 import asyncio
 import logging
@@ -63,7 +63,7 @@ class Background:
     """
 
     def __init__(self) -> None:
-        """Begin without work."""
+        """Start without work."""
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._running: dict[Hashable, _Running] = {}
@@ -108,7 +108,7 @@ class Background:
             done = False
             raise
         except Exception as error:  # noqa: BLE001 - nobody waits for it, and the next turn tries again
-            _log.warning("upkeep of a session failed: %s", type(error).__name__)
+            _log.warning("maintenance of a session failed: %s", type(error).__name__)
         finally:
             self._end(name, running, done=done)
 
@@ -170,7 +170,7 @@ class Background:
             await _ended(running, deadline - time.monotonic())
             running = self._alive()
         if running:
-            _log.warning("%d pieces of work did not end when they were cancelled", len(running))
+            _log.warning("%d background tasks did not end when they were cancelled", len(running))
 
     def _taken_over(self, names: Sequence[Hashable] | None = None) -> list[_Running]:
         """Return the work that runs under names, or all of it, with what an ended loop left."""

@@ -108,7 +108,7 @@ class Services:
         self._warned: set[Hashable] = set()
 
     def warn_once(self, about: Hashable) -> bool:
-        """Return whether nothing was said about it yet; a server may ask each time."""
+        """Return whether this warning is new; a server may request it each time."""
         if about in self._warned or len(self._warned) >= _WARNED:
             return False
         self._warned.add(about)
@@ -273,5 +273,5 @@ class Services:
             if isinstance(error, Unavailable) and not found:
                 return  # the server is unreachable: the next call tries again
             # Reading may continue; the next process that opens the memory tries again.
-            _log.warning("a forgetting could not be completed: %s", type(error).__name__)
+            _log.warning("an interrupted erasure could not be completed: %s", type(error).__name__)
         self._settled = True

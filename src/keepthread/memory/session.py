@@ -114,8 +114,8 @@ class Session:
         Messages that the log has are kept, new ones are appended, and those that the client no
         longer has are hidden, as by `rewind`. A history without its oldest messages continues where
         it is found in the log; one that is not found is appended. Messages are compared by their
-        role, text and calls, not by their ids; results of tools by their calls. Calls at the same
-        time do not double anything.
+        role, text and calls, not by their ids; results of tools by their calls. Concurrent calls
+        are safe and store nothing twice.
         """
         texts = self._conversation.large_texts
         compared = [texts.shortened(check_message(message)) for message in messages]
@@ -176,7 +176,7 @@ class Session:
         """
         if self.info.kind == "delegate":
             raise InvalidInput(
-                "a delegated task is resumed by delegating it again, from the turn it belongs to"
+                "a delegated task cannot be resumed directly: delegate it again from its turn"
             )
         message = Message(role="user", id=check_id(id, "a message id"))
         return Turn(self._conversation, message, resumes=True)
@@ -232,7 +232,7 @@ class Session:
         newest: bool = True,
         text: bool = False,
     ) -> Context:
-        """Return what a model should see now: by a view's name, a budget, or both.
+        """Return the context for a model: by a view's name, a budget, or both.
 
         `newest=False` leaves the newest user message out, for callers who place it themselves.
         `query` is the text to search by, for strategies that recall; others ignore it. `text=True`
@@ -291,7 +291,7 @@ class Session:
         return await rebuild(self._conversation, explanation)
 
     async def status(self) -> Status:
-        """Return the size of the log, of its visible part, of the summary and of the tool cache."""
+        """Return the sizes of the log, its visible part, the summary and the tool cache."""
         scope = Scope(session=self.key)
         marks = marks_of(await self._store.scan(scope, MARKS))
         info = await self.refresh()
@@ -310,7 +310,7 @@ class Session:
             costs=costs_of(costs.value if costs else None),
         )
 
-    # --- remembered tool results ---
+    # --- cached tool results ---
 
     async def cache_tool(
         self,
@@ -364,7 +364,7 @@ class Session:
     # --- hiding, branching, details ---
 
     async def clear(self) -> None:
-        """Start over: contexts show nothing of what came before; the log keeps all of it."""
+        """Start over: contexts no longer show earlier messages; the log keeps them."""
         await branching.clear(self._store, self.key)
 
     async def rewind(self, to: int) -> None:
@@ -380,7 +380,7 @@ class Session:
         return Session(self._conversation._replace(id=made.id, key=made.key, tools=None), made)
 
     async def pin(self, id: str) -> None:
-        """Keep a message in every context, by its id."""
+        """Include a message in every context, by its id."""
         await branching.pin(self._store, self.key, id)
 
     async def unpin(self, id: str) -> bool:
@@ -392,7 +392,7 @@ class Session:
         return await branching.pinned(self._store, self.key)
 
     async def unhide(self) -> Hidden | None:
-        """Take back the latest `clear` or `rewind`, and return the range that is shown again.
+        """Undo the latest `clear` or `rewind`, and return the range that is visible again.
 
         Returns None if nothing is hidden, or if messages were added since.
         """
@@ -473,9 +473,9 @@ def title_of(text: str) -> str:
 
 
 async def entitle(session: Session, question: Message) -> None:
-    """Name a session that has no title by a question; that is a help, and no reason to fail."""
+    """Title an untitled session after a question; failures are ignored."""
     title = title_of(question.content)
     with suppress(KeepthreadError):
-        # Somebody may have renamed it in the meantime.
+        # It may have been renamed in the meantime.
         if title and not session.info.title and not (await session.refresh()).title:
             await session.update(title=title, title_from=question.id)

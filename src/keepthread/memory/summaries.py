@@ -1,4 +1,4 @@
-"""Compaction: old turns become a running summary, off the caller's path, and the log stays.
+"""Compaction: old turns become a running summary in the background; the log is unchanged.
 
 A compaction takes the oldest closed turns that no summary covers, a range of positions without
 gaps, and stores a record of its own: the summary of everything up to its end. So nothing is
@@ -108,13 +108,13 @@ class Compactor:
         """The last turn that each session's summary covers, where that is known."""
 
     def may_be_due(self, session: SessionKey, turn: int) -> bool:
-        """Return whether there may be something to compact, now that a turn is closed."""
+        """Return whether a compaction may be due, now that a turn is closed."""
         return turn - self.compacted.get(session, 0) > self.compaction.turns
 
     async def compact(
         self, session: SessionKey, *, wait: bool = False, progress: Progress | None = None
     ) -> int:
-        """Compact what is due; return how many compactions that took.
+        """Compact old turns; return the number of compactions.
 
         One process at a time compacts a session; with `wait`, this call waits for the other one.
         `progress` counts turns.
@@ -138,7 +138,7 @@ class Compactor:
                 progress(total, total)
         return made
 
-    # --- what is due ---
+    # --- selecting the next range ---
 
     async def _next(self, session: SessionKey) -> "_Due | None":
         """Return the next range to compact, or None if nothing is due."""
@@ -266,7 +266,7 @@ class Compactor:
             if not _stays(summary_of(record).number, newest):
                 await self.store.drop(scope, FOLD, record.key)
 
-    # --- shortening, and what it costs ---
+    # --- shortening and its cost ---
 
     async def _shorten(self, session: SessionKey, text: str, limit: int) -> tuple[str, str]:
         """Return a text in up to `limit` bytes, and the name of what shortened it."""

@@ -109,7 +109,7 @@ class Turn:
             await at_last(closing, error, "open tool calls could not be closed")
         if self._task:
             report = self._report_to_parent(self._task, error)
-            await at_last(report, error, "the result could not be recorded in the delegating turn")
+            await at_last(report, error, "the result could not be recorded in the parent turn")
 
     async def append(self, *messages: Message) -> list[Message]:
         """Store messages of the model and its tools in this turn, and return them as stored.
@@ -207,7 +207,7 @@ class Turn:
         """
         self._check_open()
         if self.user.state == "queued":
-            raise Unavailable("a task can be delegated once the user message was delivered")
+            raise Unavailable("a task can be delegated only after the user message was delivered")
         given = Task(
             text=task,
             agent=agent,
@@ -268,9 +268,11 @@ class Turn:
         else:
             message = Message(role="assistant", content=answer) if type(answer) is str else answer
             if not isinstance(message, Message) or message.role != "assistant":
-                raise InvalidInput("an answer is a text or a message of the assistant")
+                raise InvalidInput("an answer must be a text or an assistant message")
             if message.tool_calls:
-                raise InvalidInput("an answer has no tool calls; they come before it, by `append`")
+                raise InvalidInput(
+                    "an answer cannot have tool calls; store them first with `append`"
+                )
             message = replace(message, id=id or message.id or self._answer_id())
             if self._shown:
                 message = with_sources(message, self._shown, self._heard)
@@ -318,7 +320,7 @@ class Turn:
         text = answer.content if isinstance(answer, Message) else answer
         if self.answer is not None and not has_text(self.answer, text):
             _log.warning(
-                "turn %d of session %r already has an answer; the new one is dropped",
+                "turn %d of session %r already has an answer; the new one is discarded",
                 self.number,
                 self._conversation.id,
             )
@@ -395,7 +397,7 @@ class Turn:
         except Exception as error:
             try:
                 await self._record(request, call_id, failure_of(error))
-            except KeepthreadError as failure:  # the caller must see what failed first
+            except KeepthreadError as failure:  # the caller must get the first error
                 error.add_note(f"the failure could not be recorded: {failure}")
             raise
         return await self._record(request, call_id, text)
@@ -434,7 +436,7 @@ class Turn:
         return await self._first(replace(message, meta={**said, **message.meta}))
 
     async def _agreed(self, message: Message, note: Mapping[str, JSON]) -> Message:
-        """Store the answer, with a note beside it, under the id that was noted first.
+        """Store the answer and its note under the first recorded id.
 
         A process may have died after it stored its note and before its answer; this completes it.
         """
@@ -454,7 +456,7 @@ class Turn:
                     made_of=made_of,
                     version=known.version if known else 0,
                 )
-            except Stale:  # another process finishes the turn at this moment
+            except Stale:  # another process is finishing the turn
                 continue
             return await self._first(replace(message, id=id))
 

@@ -1,4 +1,4 @@
-"""The state of a turn beside its messages: what its last context showed, and its open calls.
+"""The state of a turn apart from its messages: what its last context showed, and its open calls.
 
 An answer's meta says what it was written from. Another process may continue a turn that was left
 without an answer: the log has the calls and results, and what the last context showed is stored if
@@ -85,7 +85,7 @@ async def suspend(conversation: Conversation, user: Message, shown: Shown, heard
 
 async def complete(conversation: Conversation, user: Message) -> None:
     """Drop what was stored for the turn, as it has an answer."""
-    with suppress(KeepthreadError):  # it does no harm
+    with suppress(KeepthreadError):  # a leftover record is harmless
         await conversation.store.drop(Scope(session=conversation.key), SHOWN, _key(user))
 
 

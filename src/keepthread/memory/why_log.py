@@ -1,4 +1,4 @@
-"""Explanations: why contexts were chosen as they were, a limited number for each session.
+"""Explanations: the reasons for a context's selection; a limited number per session.
 
 They hold sizes, positions, reasons, references and keyed digests, never text. They are written in
 the background.
@@ -25,7 +25,7 @@ from keepthread.types import JSON, Choice, Record, Scope, Selection, SessionInfo
 IMPORTANT: Final = "important"
 RECALLED: Final = "recalled"
 ADDED: Final = "added"
-"""The view of an explanation of what was added to a prompt that somebody else built."""
+"""The view name of an explanation of additions to a prompt built by another program."""
 _PAUSE: Final = 0.02
 """Seconds before an explanation is written: the caller asks a model first."""
 _TIME: Final = 12
@@ -36,7 +36,7 @@ _PAGE: Final = 500
 
 
 class Explanation(NamedTuple):
-    """Why a context was chosen as it was, and which context that was."""
+    """The reasons for a context's selection, and which context it was."""
 
     view: str
     at: float

@@ -28,7 +28,7 @@ class Blobs:
 
     @property
     def max_size(self) -> int:
-        """Return the bytes of the largest blob that the store takes."""
+        """Return the store's limit for a blob, in bytes."""
         return self._repository.chunks.limit
 
     async def put(
@@ -93,7 +93,7 @@ class Blobs:
         return await self._repository.page(limit, cursor)
 
     async def delete(self, digest: str) -> bool:
-        """Delete a blob; return False if a message refers to it: then it goes with that message.
+        """Delete a blob; return False if a message refers to it: then it is deleted with it.
 
         A blob that does not exist raises `NotFound`.
         """
@@ -101,7 +101,7 @@ class Blobs:
 
 
 class _Writing:
-    """An upload that is removed again if the block is left by an exception."""
+    """An upload that is removed if the block raises an exception."""
 
     def __init__(self, repository: BlobRepository) -> None:
         self._repository = repository

@@ -57,7 +57,7 @@ class Chunks:
             seen.update(data)
             number += 1
             if number == found.chunks and seen.hexdigest() != digest:
-                raise Damaged(f"blob {digest} is not what was written; store its bytes again")
+                raise Damaged(f"blob {digest} is corrupted; store its bytes again")
             yield data
 
     async def _moved(self, found: Described) -> Described:
@@ -72,7 +72,7 @@ class Chunks:
     # --- removing ---
 
     async def mark(self, upload: str, digest: str, count: int) -> int:
-        """Note that chunks will be removed, so that a process which dies leaves a trace."""
+        """Record that chunks will be removed, so that cleanup can resume after a crash."""
         return await self._note(upload, {"digest": digest, "count": count, "at": 0.0})
 
     async def remove(self, upload: str, count: int | None = None) -> None:
@@ -87,7 +87,7 @@ class Chunks:
         await self.store.drop(self.scope, BLOB_UPLOAD, upload)
 
     async def sweep(self, *, all_of_them: bool = False) -> None:
-        """Remove chunks that no description names and no one writes any more."""
+        """Remove chunks of abandoned uploads."""
         for record in await self.store.scan(self.scope, BLOB_UPLOAD):
             value = cast(Mapping[str, Any], record.value)
             if not all_of_them and self.clock() - value["at"] < ABANDONED:
@@ -122,7 +122,7 @@ class Upload:
         self.count = 0
 
     async def write(self, piece: object) -> None:
-        """Take more bytes; refuse those beyond the limit."""
+        """Write more bytes; refuse those beyond the limit."""
         if not isinstance(piece, bytes | bytearray | memoryview):
             raise InvalidInput(f"a blob is made of bytes, not {show(piece)}")
         given = memoryview(cast(bytes, piece)).cast("B")
@@ -146,7 +146,7 @@ class Upload:
 
     async def named(self) -> None:
         """Note that a description names it now."""
-        with suppress(Stale):  # it is being removed already
+        with suppress(Stale):  # it is already being removed
             await self._chunks.store.drop(
                 self._chunks.scope, BLOB_UPLOAD, self.id, version=self._version
             )

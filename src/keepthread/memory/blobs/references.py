@@ -1,8 +1,9 @@
-"""Which messages refer to which blobs, so that a blob goes with the last of them.
+"""References from messages to blobs, so that a blob is deleted with the last message that uses it.
 
 A reference is stored before its message, and before its blob is looked up. The process that removes
 a blob reads its description, sees no reference, and drops the description at the version it read.
-The process that adds a reference writes the description again. So one of the two notices the other.
+The process that adds a reference writes the description again. So at least one of the two detects
+the other.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""One owner's blobs in a store: put, hold and release them, safely beside other processes."""
+"""One owner's blobs in a store: put, hold and release them, safe with concurrent processes."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -91,7 +91,7 @@ class BlobRepository:
             await asyncio.shield(upload.abandon())
 
     async def hold(self, digest: str, *, kept: bool = False) -> Blob | None:
-        """Return a blob that is stored, so that no one who saw it unused removes it now."""
+        """Return a stored blob and mark it as used, so that no concurrent cleanup removes it."""
         while known := await self.chunks.describe(digest):
             with suppress(Stale):
                 value = known._replace(kept=kept or known.kept).to_json()
@@ -142,7 +142,7 @@ class BlobRepository:
         while known := await self.chunks.describe(digest):
             if known.kept or await self.references.exist(digest):
                 return False
-            with suppress(Stale):  # somebody refers to it at this moment: look again
+            with suppress(Stale):  # another process is adding a reference: check again
                 await self.remove(known)
                 return True
         return False
@@ -153,7 +153,7 @@ class BlobRepository:
         mark = await self.chunks.mark(upload, digest, count)
         try:
             await self._store.drop(self._scope, BLOB, digest, version=known.version)
-        except Stale:  # another caller was faster, and may have dropped its mark before this one
+        except Stale:  # another caller was faster and may already have dropped its mark
             await self.chunks.settle(upload, digest, count, mark)
             raise
         await self.chunks.remove(upload, count)
@@ -172,7 +172,7 @@ class BlobRepository:
                 await self.hold(digest)
 
     async def sweep(self) -> None:
-        """Remove what processes that died left: chunks without a description, unused blobs."""
+        """Remove leftovers of crashed processes: chunks without a description, unused blobs."""
         await self.chunks.sweep()
         for use in await self.references.all():
             try:

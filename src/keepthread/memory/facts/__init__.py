@@ -1,1 +1,1 @@
-"""Facts: what is known beyond one session, each with the messages that say so."""
+"""Facts: knowledge that outlives a session, each with the messages it comes from."""

@@ -82,7 +82,7 @@ def _from_json(value: object) -> list[Noted]:
 
 
 async def _restore(repository: FactRepository, fact: Noted) -> tuple[str, bool]:
-    """Note a fact of a document; the document can only lower its trust."""
+    """Store a fact from a document; the document can only lower its trust."""
     bare = fact._replace(place=None, confirmed_at=None, at=min(fact.at, repository.clock()))
     if not fact.messages:
         return await repository.add(bare._replace(origin="user", trust="user"))
@@ -91,7 +91,7 @@ async def _restore(repository: FactRepository, fact: Noted) -> tuple[str, bool]:
     while True:
         try:
             if first.owner:
-                raise SessionNotFound("a session of somebody else is not read for a document")
+                raise SessionNotFound("a document cannot refer to another owner's session")
             read = await repository.read(first.session, ids)
             origin, trust = await repository.trust(read, fact.subject)
         except (MessageNotFound, SessionNotFound):
@@ -143,7 +143,7 @@ def _from_entry(entry: object, number: int, now: float) -> Noted:
         at = _time_of(given.get("updated"))
     except (ValueError, OverflowError):
         raise InvalidInput(
-            f"fact {number} was updated at {show(given['updated'])}, which is not a time: write"
+            f"fact {number} has an invalid time {show(given['updated'])}: write"
             " 2026-11-16T09:30:00Z, 2026-11-16 or seconds since 1970; nothing was loaded"
         ) from None
     return Noted(key="", text=text, at=now if at is None else min(at, now))

@@ -1,8 +1,9 @@
 """Extraction: a model reads conversations and proposes facts, in the background.
 
 It reads after a watermark, a batch of whole turns at a time, one process per session. People's
-words, and answers that rest on them alone, are read separately from texts of tools, the web and
-imports, so that no such text can speak in a person's name. A fact has the trust of its message only
+messages, and answers based only on them, are read separately from texts of tools, the web and
+imports, so that such texts cannot be attributed to a
+person. A fact has the trust of its message only
 if the message states it word for word; any other has the lowest trust of everything that was read
 with it, and waits to be confirmed. A crash costs the current batch, and reading a batch twice notes
 no fact twice.
@@ -41,7 +42,7 @@ from keepthread.types import JSON, Message, Origin, Scope, SessionInfo, SessionK
 
 _PAGE: Final = 100
 _MOST_MESSAGES: Final = 400
-"""Messages of a batch at most, for a turn that is very long."""
+"""Maximum messages in a batch, for very long turns."""
 _TRIES: Final = 3
 """Invalid answers of a model before a batch is skipped."""
 _MOST_TOKENS: Final = 8000
@@ -114,7 +115,7 @@ class Extractor:
         """The last turn that was read of each session, where that is known."""
 
     def may_be_due(self, session: SessionKey, turn: int) -> bool:
-        """Return whether there may be enough to read, now that a turn is closed."""
+        """Return whether enough messages may be unread, now that a turn is closed."""
         return turn - self._read.get(session, 0) >= self.extraction.turns
 
     async def extract_all(self, owner: str, session: str | None = None) -> int:
@@ -133,9 +134,9 @@ class Extractor:
         return noted
 
     async def extract(self, session: SessionKey, *, whole: bool = False) -> int:
-        """Read what is due of a session, and return how many facts are new.
+        """Extract facts from a session if enough is unread; return how many facts are new.
 
-        `whole` reads everything that is unread, and waits if another process reads it.
+        `whole` reads everything unread, and waits if another process is reading.
         """
         if not whole and await self._next(session, whole) is None:
             return 0
@@ -150,7 +151,7 @@ class Extractor:
                 noted += new
         return noted
 
-    # --- what is due ---
+    # --- selecting the next batch ---
 
     async def _next(self, session: SessionKey, whole: bool) -> _Batch | None:
         """Return the batch to read next, or None if there is not enough yet."""
@@ -285,7 +286,7 @@ class Extractor:
             stated = grounded(fact, news_in(source))
             if stated is not None:
                 stated, read = stated._replace(trust=trust(source)), Read(session, [source])
-            else:  # the model may have made it from anything that it read
+            else:  # the model may have derived it from anything it read
                 stated = fact._replace(trust=lowest(map(trust, group), "tool"))
                 spans = [Span(session.key, m.seq, m.seq) for m in group]
                 read = Read(session, [source], MadeOf(spans))

@@ -27,19 +27,22 @@ from keepthread.types import JSON, Message, Origin, Page
 
 _CURRENT: Final = ("live", "quarantined")
 _MOST: Final[Mapping[str, Origin]] = {OWNER: "operator", "model": "tool"}
-"""The highest trust of a fact by who noted it."""
+"""The highest trust of a fact, by who stored it."""
 _TICK: Final = 1e-6
-_NO_MODEL: Final = "no model extracts facts here; open the memory with extraction=Extraction(model)"
+_NO_MODEL: Final = (
+    "fact extraction is not enabled; open the memory with extraction=Extraction(model)"
+)
 _FORGOTTEN: Final = (
-    "this fact was forgotten, and these messages cannot bring it back; remember it without messages"
+    "this fact was forgotten and cannot be restored from these messages; remember it without "
+    "messages"
 )
 _NO_LINES: Final = (
     "the document has no facts: in Markdown, each fact is a line that begins with a dash and a"
     " space; a JSON document begins with a bracket"
 )
 _NO_TIME: Final = (
-    "the document does not say when it was written, so newer facts could be forgotten by mistake;"
-    " keep the comment under its title"
+    "the document has no timestamp, so newer facts could be forgotten by mistake; keep the comment "
+    "under its title"
 )
 
 
@@ -74,10 +77,11 @@ class Facts:
         by: Literal["owner", "model"] = "owner",
         source: str = "",
     ) -> Fact:
-        """Note a fact and return it; one that is already noted is returned unchanged.
+        """Store a fact and return it; one that is already stored is returned unchanged.
 
-        Without messages it is the owner's own word, unless it was noted `by="model"`: then it is
-        quarantined until the owner confirms it. `source` says where it came from, such as
+        Without messages it counts as the owner's own statement, unless it was stored `by="model"`:
+        then it is quarantined until the owner confirms it. `source` says where it came from, such
+        as
         `mcp:CLIENT`, and `memory.forget(source=…)` erases all facts from there. With `messages`,
         given by their ids, it has the lowest trust among them, and is quarantined if that is a
         tool's, the web's or an import's. Facts of one subject (empty: the owner) and attribute
@@ -114,13 +118,13 @@ class Facts:
             try:
                 key, _ = await self._repository.add(fact, read)
             except Stale:
-                continue  # something was erased: maybe one of these messages
+                continue  # a message was erased, possibly one of these
             if not key:
                 raise InvalidInput(_FORGOTTEN)
             return await self._known(key)
 
     async def _write(self, fact: Noted) -> Fact:
-        """Note what no message states, unless it already holds or waits."""
+        """Store a fact without messages, unless it is already current or waiting."""
         fact = checked(fact, self.owner)
         noted, facts = (await self._repository.index()).slot(slot_of(fact))
         timed = fact.since is not None or fact.until is not None
@@ -143,10 +147,10 @@ class Facts:
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page[Fact]:
-        """Return the facts that hold or wait to be confirmed, oldest first; with `all`, every fact.
+        """Return current and waiting facts, oldest first; with `all`, every fact.
 
-        `at` asks for another time than now, in seconds since 1970: the facts that held then, or
-        will hold, as far as is known today. With a `limit` the page's `next` is the `cursor` of the
+        `at` is a time in seconds since 1970: return the facts valid then, as known today. With a
+        `limit` the page's `next` is the `cursor` of the
         next one, or None.
         """
         time = seconds_of(at, "at")
@@ -202,15 +206,15 @@ class Facts:
         until: float | datetime | None = None,
         version: str | None = None,
     ) -> Fact:
-        """Correct a fact by its owner's word, and return it; None leaves a field as it is.
+        """Edit a fact on its owner's behalf, and return it; None leaves a field unchanged.
 
-        From now on it counts as if its owner had just said it, and it stays tied to its messages.
+        From now on it counts as stated by its owner, and it stays linked to its messages.
         With the `version` of the fact that the correction is based on, it is refused with `Stale`
         if its words were changed since.
         """
         known = await self._known(key)
         if known.state == "superseded":
-            raise InvalidInput(f"fact {key} was replaced; edit the fact that replaced it")
+            raise InvalidInput(f"fact {key} was superseded; edit the fact that replaced it")
         now = self._repository.clock()
         index = await self._repository.index()
         start, end = seconds_of(since, "since"), seconds_of(until, "until")
@@ -239,7 +243,7 @@ class Facts:
         return await self._known(key)
 
     async def confirm(self, key: str) -> Fact:
-        """Take a fact out of quarantine: its owner vouches for it."""
+        """Release a fact from quarantine: its owner confirms it."""
         known = await self._known(key)
         if known.state == "quarantined":
             now = self._repository.clock()
@@ -247,9 +251,10 @@ class Facts:
         return await self._known(key)
 
     async def forget(self, key: str) -> int:
-        """Forget a fact in every place it was said; return how many there were, 0 if there is none.
+        """Forget a fact with all its sources; return their number, or 0 if there is no such fact.
 
-        The fact that it had replaced holds again. The messages stay; see `Memory.forget` to erase
+        The fact it had replaced becomes current again. The messages stay; see `Memory.forget` to
+        erase
         them.
         """
         index = await self._repository.index()
@@ -262,7 +267,7 @@ class Facts:
     # --- as documents ---
 
     async def to_markdown(self) -> str:
-        """Return the facts that hold or wait as a document that people can edit and load again."""
+        """Return current and waiting facts as a Markdown document to edit and load again."""
         return markdown.write(self.owner, await self.list(), self._repository.clock())
 
     async def from_markdown(self, text: str, *, prune: bool = False) -> Loaded:
@@ -273,7 +278,7 @@ class Facts:
         return await _load_markdown(self, text, prune=prune)
 
     async def to_json(self) -> JSON:
-        """Return all facts, also those that no longer hold, as plain JSON."""
+        """Return all facts, including ones that are not current, as plain JSON."""
         return documents.to_json(self.owner, await self._repository.noted())
 
     async def from_json(self, value: JSON) -> Loaded:
@@ -288,14 +293,14 @@ class Facts:
     # --- extracting ---
 
     async def extract(self, session: str | None = None) -> int:
-        """Let the model read what is unread, of one session or all; return the number of facts."""
+        """Extract facts from unread messages, of one session or all; return how many are new."""
         if self._extractor is None:
             raise InvalidInput(_NO_MODEL)
         await self._repository.check()
         return await self._extractor.extract_all(self.owner, session)
 
     async def extracted(self) -> Extracted:
-        """Return what extraction has cost so far, and what it found."""
+        """Return the cost and results of extraction so far."""
         return await costs(self._repository.store, self.owner)
 
     async def _known(self, key: str) -> Fact:
@@ -386,7 +391,7 @@ async def _add(
 async def _compare(
     facts: Facts, line: markdown.Line, fact: Fact, changes: documents.Changes
 ) -> None:
-    """Apply what differs in a line that has a key."""
+    """Apply the changes in a line that has a key."""
     given: dict[str, Any] = {}
     if markdown.without_box(line.raw) != markdown.line_of(fact):
         given["text"] = line.text

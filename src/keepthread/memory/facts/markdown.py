@@ -11,7 +11,7 @@ from keepthread.memory.facts.types import Fact
 
 _HELP: Final = """\
 Change a line to correct a fact, add a line to add one. The comments are the facts' keys: leave
-them as they are. A fact in quarantine is used once its box is ticked: `[x]`."""
+them as they are. A fact in quarantine is used only after you tick its box: `[x]`."""
 _WAITING: Final = "Waiting to be confirmed"
 _ITSELF: Final = "About "
 _AGENT: Final = ", known to agent "
@@ -69,7 +69,7 @@ def write(owner: str, facts: Sequence[Fact], now: float) -> str:
 
 
 def heading_of(subject: str, owner: str, agent: str = "") -> str:
-    """Return the heading above the facts about somebody, as one agent or everyone knows them."""
+    """Return the heading for the facts about a subject, known to one agent or to all."""
     return _heading(f"{_ITSELF}{subject or owner}", agent)
 
 
@@ -138,4 +138,4 @@ def _time(text: str) -> float:
     try:
         return datetime.fromisoformat(text).timestamp()
     except ValueError:
-        raise InvalidInput(f"the document's time cannot be read: {text[:40]!r}") from None
+        raise InvalidInput(f"the document has an invalid timestamp: {text[:40]!r}") from None

@@ -128,7 +128,7 @@ class MemoryTools:
             return f"error: {sanitize(str(error))}"
 
     async def _remember(self, given: Mapping[str, Any]) -> str:
-        """Note a fact as the user's word if the user's message states it; any other waits."""
+        """Store a fact as the user's statement if the user's message states it; others wait."""
         store = self._repository.store
         while True:
             info = await store.describe(self._session.key)

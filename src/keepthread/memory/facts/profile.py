@@ -1,8 +1,8 @@
-"""The facts of an owner as contexts need them: resolved, in order, and kept up to date.
+"""An owner's facts in the form that contexts need: resolved, sorted and up to date.
 
-An index holds all facts of one owner. A fact that changes costs as much as its slot; a question
-costs as much as it finds. The indexes of the owners who were asked for last are kept, and the
-store says which records changed since.
+An index holds all facts of one owner. Updating a fact costs as much as its slot has facts; a query
+costs as much as it finds. The indexes of recently used owners are cached, and the store reports
+which records changed.
 """
 
 import threading
@@ -41,7 +41,7 @@ MAX_FACTS: Final = 30_000
 """Facts that a process keeps, of all owners together; each owner counts as ten more."""
 _EACH_OWNER: Final = 10
 _WEIGHED: Final = 1000
-"""The newest facts that are scored for a question, which limits what a context costs."""
+"""Only the newest facts are scored for a question, to limit the cost of a context."""
 _CURRENT: Final = ("live", "quarantined")
 _BY_HAND: Final = 1.0
 _DOUBTED: Final = -0.6
@@ -277,7 +277,9 @@ class FactIndex:
             return [
                 *(self._known(f, True, weight, _reason(f)) for f, weight in view.profile),
                 *(
-                    self._known(f, False, score, f"a fact: {shared} of the question's words")
+                    self._known(
+                        f, False, score, f"a fact that shares {shared} of the question's words"
+                    )
                     for f, score, shared in view.words.best(query, BEARING)
                 ),
             ]
@@ -430,7 +432,7 @@ class FactCache:
     """The indexes of the owners who were asked for last; threads may share it."""
 
     def __init__(self, max_facts: int = MAX_FACTS) -> None:
-        """Begin with no owner."""
+        """Start empty."""
         self._lock = threading.Lock()
         self._max = max_facts
         self._kept: dict[tuple[Store, str], FactIndex] = {}

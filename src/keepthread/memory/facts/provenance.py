@@ -1,4 +1,4 @@
-"""Provenance: how far the messages that a fact comes from can be trusted, and what they state.
+"""Provenance: the trust and the statements of the messages that a fact comes from.
 
 An assistant's message has the lowest trust of everything it was shown, and of its own turn. Text
 that was recalled, quoted or added by the program is not a source of facts.
@@ -94,7 +94,7 @@ async def spans_of(store: Store, session: SessionInfo, shown: Shown) -> "MadeOf"
         lacking |= await _lacks(store, info.key, seqs)
     if lacking:
         raise InvalidInput(
-            "some of the messages shown have been forgotten since; nothing was noted"
+            "some of the messages shown have since been forgotten; nothing was stored"
         )
     return MadeOf(list(dict.fromkeys(spans)), epochs)
 

@@ -39,7 +39,7 @@ def one_line(value: object, what: str, most: int) -> str:
     """Return a text in one line; refuse one that is too long for a fact."""
     text = " ".join(check_text(value, what).split())
     if "\0" in text or (not text.isascii() and _BROKEN.search(text)):
-        raise InvalidInput(f"{what} holds a NUL or half a character")
+        raise InvalidInput(f"{what} contains a NUL character or a lone surrogate")
     if len(text) > most:
         raise InvalidInput(f"{what} has {len(text)} characters; the limit is {most}")
     return text
@@ -59,7 +59,7 @@ def subject_of(value: object, owner: str, speaker: str | None = None) -> str:
         return ""
     name = one_line(speaker, "author", MAX_ID)
     if name == owner or name.casefold() in _ITSELF:
-        raise InvalidInput(f"the author {show(speaker)} could be taken for the owner")
+        raise InvalidInput(f"the author name {show(speaker)} could be mistaken for the owner")
     return name
 
 
@@ -67,13 +67,13 @@ def checked(fact: Noted, owner: str) -> Noted:
     """Return a fact in the form in which it is stored; raise an error if it is invalid."""
     text = one_line(fact.text, "a fact's text", MOST_TEXT)
     if not text:
-        raise InvalidInput("a fact's text is empty; say what is known, in a sentence")
+        raise InvalidInput("a fact's text is empty; state the fact in one sentence")
     if type(fact.many) is not bool:
         raise InvalidInput(f"many must be True or False, not {show(fact.many)}")
     attribute = one_line(fact.attribute, "attribute", MOST_NAME)
     value = one_line(fact.value, "value", MOST_VALUE)
     if fact.many and not (attribute and value):
-        raise InvalidInput("an attribute of many values needs its name and the value")
+        raise InvalidInput("with many=True, give both attribute and value")
     for name in ("since", "until"):
         if getattr(fact, name) is not None:
             check_time(getattr(fact, name), name)
@@ -122,7 +122,7 @@ def value_of(fact: Noted) -> JSON:
 
 
 def gone(at: float) -> JSON:
-    """Return what stays of a forgotten fact, so that it is not proposed again."""
+    """Return the remainder of a forgotten fact, which prevents it from being proposed again."""
     return {_GONE: at}
 
 

@@ -31,8 +31,8 @@ from keepthread.stores.validation import check_id
 from keepthread.types import Message, Origin, Scope, SessionInfo, SessionKey, Span
 
 _NO_FACTS: Final = (
-    "this store keeps no index of words, so it can neither search, recall nor know facts;"
-    " SQLite and PostgreSQL can"
+    "this store has no word index, so it does not support search, recall or facts; use SQLite or "
+    "PostgreSQL"
 )
 
 
@@ -107,7 +107,7 @@ class FactRepository:
         if info is None or not info.ready:
             raise SessionNotFound(f"{self.owner!r} has no session {session!r}")
         if not ids:
-            raise InvalidInput("name the messages that the fact comes from: messages=[ID, …]")
+            raise InvalidInput("give the messages that the fact comes from: messages=[ID, …]")
         found = [m for m in await self.store.find(info.key, ids=ids) if m.state == "live"]
         lacking = set(ids) - {m.id for m in found}
         if lacking:
@@ -196,7 +196,7 @@ class FactRepository:
             return
 
     async def forget(self, key: str) -> bool:
-        """Forget a fact; one that messages state leaves its key, so it is not proposed again."""
+        """Forget a fact; if messages state it, its key stays, so that it is not proposed again."""
         while True:
             record = await self.store.get(self._scope, FACT, check_id(key, "key"))
             if record is None or is_gone(record):

@@ -1,4 +1,4 @@
-"""Resolution: which of the noted facts hold at a time, by fixed rules and without a model.
+"""Resolution: which stored facts are current at a given time, by fixed rules and without a model.
 
 Facts of one agent, subject and attribute share a slot. An attribute that can have several values
 has a slot for each value, and a fact without an attribute has one for its text. In a slot:
@@ -32,7 +32,7 @@ Slot: TypeAlias = tuple[str, str, str, str]
 
 
 def same(text: str) -> str:
-    """Return a text in a form in which texts that say the same are equal."""
+    """Normalize a text so that equivalent texts compare equal."""
     return " ".join(text.casefold().split())
 
 

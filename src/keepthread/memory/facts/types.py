@@ -10,7 +10,7 @@ from keepthread.types import Origin
 FactState: TypeAlias = Literal["live", "future", "superseded", "ended", "quarantined"]
 
 OWNER: Final = "owner"
-"""Who noted a fact that no model proposed."""
+"""The author of facts that no model proposed."""
 
 
 class Source(NamedTuple):
@@ -35,7 +35,7 @@ class Wording(NamedTuple):
 
 
 class Noted(NamedTuple):
-    """A fact as it is stored; whether it holds depends on all the others."""
+    """A stored fact; whether it is current depends on all the others."""
 
     key: str
     text: str
@@ -72,7 +72,7 @@ class Noted(NamedTuple):
 
 
 class Fact(NamedTuple):
-    """A fact: its text, who says so, and whether it holds.
+    """A fact: its text, its source, and whether it is current.
 
     `state` is `live`; `future`, if it will hold later; `superseded` by another of its slot;
     `ended`, if it holds no longer and nothing took its place; or `quarantined`, until its owner
@@ -91,9 +91,9 @@ class Fact(NamedTuple):
     messages: Sequence[Source]
     """The messages that state it; empty if its owner wrote it."""
     origin: Origin
-    """Whose word it is."""
+    """Whose statement it is."""
     trust: Origin
-    """How far it is trusted: as the lowest of its messages, or as its owner's word."""
+    """Its trust: the lowest among its messages, or that of its owner's statement."""
     state: FactState
     since: float
     """When it became true, in seconds since 1970."""
@@ -149,8 +149,8 @@ class Extracted(NamedTuple):
     output: int = 0
     cached: int = 0
     proposed: int = 0
-    """Facts that models proposed."""
+    """Number of facts that models proposed."""
     noted: int = 0
-    """Facts that were new."""
+    """Number of new facts."""
     refused: int = 0
     """Proposals, and whole answers, that were invalid."""

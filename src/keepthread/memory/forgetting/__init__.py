@@ -1,1 +1,1 @@
-"""Forgetting: messages are erased with their copies and with all that was made from them."""
+"""Forgetting: erase messages with their copies and everything made from them."""

@@ -54,7 +54,7 @@ class DerivedRecords:
         return Counter(kind for kind in kinds if kind != WHY_KEY)
 
     async def empty(self) -> None:
-        """Drop the records; one that was changed at that moment is read again."""
+        """Drop the records; concurrently changed ones are read again."""
         stale = True
         while stale:
             stale = False
@@ -83,7 +83,7 @@ class DerivedRecords:
         self.residues.clear()
         going = {(r.scope, r.kind, r.key): r for r in await self._dropped()}
         for scope in {r.scope for r in going.values() if r.kind == FACT}:
-            for key in await self._scan(scope, WHY_KEY):  # digests of the fact say nothing now
+            for key in await self._scan(scope, WHY_KEY):  # digests of the fact are now meaningless
                 going.setdefault((key.scope, key.kind, key.key), key)
         for record in sorted(going.values(), key=lambda r: (r.scope, r.kind != WHY_KEY)):
             yield record, None
@@ -151,8 +151,8 @@ class DerivedRecords:
     def _note_damage(self, scope: Scope) -> None:
         info = self._sessions.get(scope.session)
         whose = info.id if info else scope.session or scope.owner or "the tenant"
-        why = "a damaged record: which messages it was made from is unknown"
-        until = "it is dropped; `verify` names it"
+        why = "a damaged record whose source messages are unknown"
+        until = "it is dropped; `verify` lists it"
         self.residues[scope] = Residue(f"the records of {whose}", why, until)
 
     def residues_for(self, reader: str | None) -> list[Residue]:
@@ -338,7 +338,7 @@ class Erasure:
         except SessionGone:
             return
         except Damaged:
-            why = "the session's record is damaged, and may hold its title or its prompt"
+            why = "the session's record is damaged and may contain its title or prompt"
             self._residues.append(Residue(f"session {key}", why, "the session is deleted"))
 
     # --- cleaning ---
@@ -362,7 +362,7 @@ class Erasure:
         receipt = replace(
             receipt,
             cleaned=tuple(cleaning.done),
-            # Pieces that others wrote too are left in their messages: nothing of the reader's.
+            # Pieces that others also wrote stay in their messages; they are not the reader's data.
             probes=len(probes) + len(living.held - living.shown),
             excluded=len(living.shown),
             searched=tuple(cleaning.searched),
@@ -397,7 +397,7 @@ class Erasure:
         return [detail.where for detail in kept if detail in seen or living.has(detail)]
 
 
-_MORE_PLACES: Final = f"there may be more places than these: the search ended after {MAX_PLACES:,}"
+_MORE_PLACES: Final = f"the list may be incomplete: the search stopped after {MAX_PLACES:,} places"
 
 
 def _closed(info: SessionInfo) -> SessionInfo:

@@ -96,7 +96,7 @@ class Forgetting:
         found = await intents(self._store)
         for intent in found:
             receipt = await self._complete(intent)
-            _log.info("completed a forgetting of %d messages", receipt.messages)
+            _log.info("completed an interrupted erasure of %d messages", receipt.messages)
         return len(found)
 
     async def _known(self, id: str) -> Receipt | None:
@@ -125,7 +125,9 @@ class Forgetting:
             if intent.plan:
                 await intent.store(self._store)
             queued = await self._empty_outbox(intent.query, intent.plan)
-            if intent.plan and not intent.done:  # else a session may have begun again since
+            if (
+                intent.plan and not intent.done
+            ):  # otherwise the session may have been created again since
                 await erasure.run()
             receipt = replace(erasure.report(receipt), at=self._clock(), queued=queued)
             return await erasure.clean(receipt) if intent.plan or queued else receipt

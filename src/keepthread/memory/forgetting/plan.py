@@ -19,7 +19,8 @@ from keepthread.stores.validation import check_id, check_time
 from keepthread.types import JSON, Message, Record, Scope, SessionInfo, SessionKey, Span
 
 Reason: TypeAlias = Literal["chosen", "copy", "delegate", "made", "answer"]
-"""Why a message is erased: it matched, or is a copy, a delegate's, made from others, an answer."""
+"""Why a message is erased: it matched, is a copy, belongs to a delegated task, was made from
+others, or is an answer."""
 
 
 class ErasurePlan:
@@ -153,11 +154,13 @@ class ForgetQuery(NamedTuple):
         """Refuse a query without a field, or with contradicting ones."""
         if all(value is None for value in self):
             raise InvalidInput(
-                "say what to forget: a session, a message of one, an owner, an author, a source,"
-                " or a time by since and until"
+                "specify what to forget: a session, a message in a session, an owner, an author, a "
+                "source, or a time range (since, until)"
             )
         if self.message is not None and self.session is None:
-            raise InvalidInput("an id names a message within its session: name the session too")
+            raise InvalidInput(
+                "a message id is only unique within its session: give the session as well"
+            )
         for name in ("session", "message", "owner", "author", "source"):
             value = getattr(self, name)
             if value is not None and not (name == "source" and type(value) is str and value):
@@ -199,7 +202,7 @@ class ForgetQuery(NamedTuple):
         return {name: value for name, value in self._asdict().items() if value is not None}
 
     def __str__(self) -> str:
-        """Return it for people."""
+        """Return a readable description."""
         return ", ".join(f"{name} {value!r}" for name, value in self.to_json().items())
 
 

@@ -1,4 +1,4 @@
-"""The receipt: what was forgotten, which answers were written from it, and what may be left."""
+"""The receipt: what was forgotten, which answers were based on it, and what may remain."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ class Receipt:
     repeated: Sequence[str] = ()
     """Live text that repeats some of it, by place: it did not match, and stays."""
     residues: Sequence[Residue] = ()
-    """Where bytes may be left, why, and until when."""
+    """Where erased bytes may remain, why, and until when."""
 
     @property
     def any(self) -> bool:
@@ -97,7 +97,7 @@ class Receipt:
             lines += self._search()
         lines += self._repeated()
         if self.residues:
-            lines.append("Bytes of it may be left:")
+            lines.append("Erased bytes may remain in:")
         lines += [f"  {r.where}: {r.why}; until {r.until}" for r in self.residues]
         return "\n".join(lines)
 
@@ -133,21 +133,28 @@ class Receipt:
         where = "; ".join(f"{s} at {', '.join(map(str, seqs))}" for s, seqs in places.items())
         more = ", …" if len(self.answers) > _SHOWN else ""
         if self.answers_erased:
-            return [f"{count} written from it, erased too: {where}{more}"]
-        return [f"{count} written from it, kept: {where}{more}", "  to erase them too, say answers"]
+            return [f"{count} based on it, also erased: {where}{more}"]
+        return [
+            f"{count} based on it, kept: {where}{more}",
+            "  to erase them as well, use the option answers",
+        ]
 
     def _search(self) -> list[str]:
         if not self.searched:
-            return ["Searched: no file; this program cannot read the engine's files"]
+            return ["Files searched: none, because this program cannot read the engine's files"]
         if not self.probes and self.excluded:
-            return [f"Searched: no file, because other text contains {self._excluded()} of it too"]
+            return [
+                f"Files searched: none, because other text also contains {self._excluded()} of it"
+            ]
         if not self.probes:
-            return ["Searched: no file; none of it is long enough to be searched for"]
+            return ["Files searched: none, because the erased text is too short to search for"]
         names = ", ".join(self.searched)
-        left = f"{self.found:,} still there" if self.found else "none left"
-        lines = [f"Searched: {names} for {counted(self.probes, 'piece')} of it, {left}"]
+        left = f"{self.found:,} still found" if self.found else "none found"
+        lines = [
+            f"Files searched: {names}, for {counted(self.probes, 'piece')} of the text; {left}"
+        ]
         if self.excluded:
-            lines.append(f"Not searched for: {self._excluded()} that other text contains too")
+            lines.append(f"Not searched for: {self._excluded()} that other text also contains")
         return lines
 
     def _excluded(self) -> str:
@@ -158,7 +165,7 @@ class Receipt:
             return []
         more = [f"  … and {len(self.repeated) - _SHOWN:,} more"][: len(self.repeated) > _SHOWN]
         return [
-            "Other text repeats some of it, and stays:",
+            "Other text that repeats some of it was kept:",
             *(f"  {where}" for where in self.repeated[:_SHOWN]),
             *more,
         ]

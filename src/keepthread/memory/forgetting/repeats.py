@@ -94,7 +94,7 @@ class Living:
     async def search(self, wanted: Sequence[bytes], progress: Progress | None = None) -> None:
         """Read what the owners have, then what others have until the wanted probes are found.
 
-        So what everybody says, such as a greeting, does not make a search read everything.
+        So a common phrase such as a greeting does not make the search read everything.
         `progress` is called with the messages read so far, and all that may have to be read.
         """
         self._wanted = wanted

@@ -35,7 +35,8 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 _ONCE: Final = frozenset({"DELETE", "PATCH"})
 """Methods whose second request would fail: the thing is gone, or has changed."""
 _REPEATED: Final = frozenset({409, 429, 502, 503, 504})
-"""Statuses after which a request is sent again: the server was busy or away, or is still at it."""
+"""Status codes after which a request is retried: the server was busy, unavailable, or still working
+on it."""
 _ACCEPTED: Final = 202
 """Status of a request that takes long: sent again, it gets its response once there is one."""
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
@@ -78,7 +79,9 @@ class ServerConnection:
         """Check the address, and connect at the first request."""
         check_address(url, key)
         if find_spec("httpx2") is None:
-            raise Unsupported("a server's memory needs httpx2: pip install 'keepthread[remote]'")
+            raise Unsupported(
+                "connecting to a keepthread server needs httpx2: pip install 'keepthread[remote]'"
+            )
         import httpx2  # noqa: PLC0415 - what the extra brings
 
         self._errors = httpx2.TransportError
@@ -115,13 +118,15 @@ class ServerConnection:
             except self._errors as error:
                 if time.monotonic() + pause > end:
                     raise Unavailable(
-                        f"the server does not answer ({type(error).__name__}); what was"
-                        " acknowledged is stored"
+                        f"the server does not answer ({type(error).__name__}); acknowledged writes "
+                        "are stored"
                     ) from None
                 await asyncio.sleep(pause)
                 continue
             if response.status_code == _ACCEPTED:
-                end = time.monotonic() + self._wait  # the server works on it, so it is not away
+                end = (
+                    time.monotonic() + self._wait
+                )  # the server is working on it, so it is available
                 await asyncio.sleep(max(pause, _retry_after(response)))
                 continue
             if response.is_success:
@@ -160,7 +165,9 @@ class ServerConnection:
                     raise error_of(response)
                 yield response
         except self._errors as error:
-            raise Unavailable(f"the server's answer broke off ({type(error).__name__})") from None
+            raise Unavailable(
+                f"the server's response was cut off ({type(error).__name__})"
+            ) from None
 
     async def upload(
         self, route: ApiRequest, data: bytes | AsyncIterable[bytes], media_type: str
@@ -172,26 +179,28 @@ class ServerConnection:
                 route.method, route.path, content=data, params=route.query, headers=headers
             )
         except self._errors as error:
-            raise Unavailable(f"the server did not take it ({type(error).__name__})") from None
+            raise Unavailable(f"the upload failed ({type(error).__name__})") from None
         if not response.is_success:
             raise error_of(response)
         return json.loads(response.content)
 
 
 def check_address(url: str, key: object) -> None:
-    """Refuse an address that would show the key to others, and a missing key."""
+    """Refuse a URL that would expose the key, and a missing key."""
     if not isinstance(key, str) or not key:
         raise InvalidInput(
-            "a server's memory needs a key: Memory.open(url, key=…);"
-            " `keepthread keys create` makes one on the server"
+            "a keepthread server requires a key: Memory.open(url, key=…); create one on the server "
+            "with `keepthread keys create`"
         )
     parts = urlsplit(url)
     if parts.username is not None or parts.query or parts.fragment:
-        raise InvalidInput("a server's address has no name, password, query or fragment in it")
+        raise InvalidInput(
+            "a server's URL must not contain a user name, password, query or fragment"
+        )
     if parts.scheme == "http" and parts.hostname not in _LOOPBACK:
         raise InvalidInput(
-            "http:// would show the key to everybody on the way; use https://, or an address of"
-            " this machine"
+            "http:// would expose the key on the network; use https://, or an address of this "
+            "machine"
         )
 
 
@@ -223,7 +232,7 @@ def _text(value: Any) -> Any:
 
 
 def _pauses() -> Iterator[float]:
-    """Yield seconds to wait before the next attempt, longer each time, and by chance."""
+    """Yield the delays between attempts: exponential, with jitter."""
     pause = _FIRST_PAUSE
     while True:
         yield pause * random.uniform(0.5, 1.0)  # noqa: S311 - so that clients do not come together

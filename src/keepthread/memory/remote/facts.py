@@ -187,4 +187,4 @@ def _path(key: str) -> str:
 
 
 def _not_here() -> Unsupported:
-    return Unsupported("the server extracts facts by its own settings, and not on request")
+    return Unsupported("the server extracts facts according to its own settings, not on request")

@@ -34,7 +34,7 @@ class RemoteMemory(Memory):
     def __getattr__(self, name: str) -> NoReturn:
         """Say where the attributes of an opened store are."""
         if name in _OF_A_STORE:
-            raise Unsupported(f"`{name}` belongs to the server; it is not known over HTTP")
+            raise Unsupported(f"`{name}` is not available over HTTP: it belongs to the server")
         raise AttributeError(name)
 
     async def close(self) -> None:
@@ -42,7 +42,7 @@ class RemoteMemory(Memory):
         await self._connection.close()
 
     async def idle(self) -> None:
-        """Return at once: background work is the server's."""
+        """Return immediately: the server does all background work."""
 
     # --- owners ---
 
@@ -58,7 +58,9 @@ class RemoteMemory(Memory):
     @property
     def admin(self) -> Admin:
         """Raise `Unsupported`: calls over all owners are made where the store is opened."""
-        raise Unsupported("calls over all owners are made where the store is opened, not over HTTP")
+        raise Unsupported(
+            "operations across all owners are not available over HTTP; open the store directly"
+        )
 
     def facts(self, owner: str = DEFAULT_OWNER) -> "Facts":
         """Return the facts about an owner, which hold beyond one session."""
@@ -81,10 +83,14 @@ class RemoteMemory(Memory):
     ) -> "Receipt":
         """Erase an owner's messages, their copies and everything made from them, permanently."""
         if rewrite:
-            raise Unsupported("tables are rewritten where the store is opened, not over HTTP")
+            raise Unsupported(
+                "rewriting tables is not available over HTTP; open the store directly"
+            )
         given = (session, message, author, source, since, until)
         if owner is None and all(value is None for value in given):
-            raise InvalidInput("say what to forget: a session, a message of one, an owner, …")
+            raise InvalidInput(
+                "specify what to forget: a session, a message in a session, an owner, …"
+            )
         return await self.for_owner(owner or DEFAULT_OWNER).forget(
             session=session,
             message=message,

@@ -95,7 +95,7 @@ class RemoteOwner(OwnerMemory):
     def join(self, session: Session) -> Session:
         """Raise `Unsupported`: a key sees the facts of its own owner."""
         del session
-        raise Unsupported("a session is shared where the store is opened, not over HTTP")
+        raise Unsupported("shared sessions are not available over HTTP; open the store directly")
 
     # --- finding ---
 

@@ -310,4 +310,6 @@ class RemoteSession(Session):
 
 
 def _not_over_http() -> Unsupported:
-    return Unsupported("this is done where the store is opened, such as in a proxy; not over HTTP")
+    return Unsupported(
+        "this is not available over HTTP; open the store directly, as the proxy does"
+    )

@@ -1,4 +1,4 @@
-"""A turn on a server: tools run in this process, and what they return is stored there."""
+"""A turn on a server: tools run in this process, and their results are stored on the server."""
 
 import asyncio
 import logging
@@ -140,7 +140,7 @@ class RemoteTurn(Turn):
     ) -> Turn:
         """Raise `Unsupported`: tasks are delegated where the store is opened."""
         del task, agent, system_prompt, snippet, facts, own_facts, recorded
-        raise Unsupported("tasks are delegated where the store is opened, not over HTTP")
+        raise Unsupported("delegation is not available over HTTP; open the store directly")
 
     async def context(
         self,

@@ -48,7 +48,7 @@ from keepthread.types import (
 
 NO_EXCHANGE: Final = -1
 _AT_ONCE: Final = 400
-"""Messages that a context waits for to be indexed."""
+"""Maximum backlog that a context indexes before it recalls."""
 _LEAST: Final = 120
 _SHORT: Final = 10
 """Tokens of a short piece: a context's room divided by it gives the number of candidates."""
@@ -142,8 +142,8 @@ class Searching:
         found = await self.store.finder()
         if found is None:
             raise Unsupported(
-                "this store keeps no index of words, so it can neither search, recall nor know"
-                " facts; SQLite and PostgreSQL can"
+                "this store has no word index, so it does not support search, recall or facts; use "
+                "SQLite or PostgreSQL"
             )
         return found
 
@@ -157,7 +157,7 @@ class Searching:
         if self.vectors:
             await self.vectors.close()
 
-    # --- reading on ---
+    # --- indexing ---
 
     async def catch_up(
         self,
@@ -166,7 +166,7 @@ class Searching:
         session: SessionKey | None = None,
         progress: Progress | None = None,
     ) -> None:
-        """Index what was written since, by words and by vectors."""
+        """Index new messages, by words and by vectors."""
         finder = await self.finder()
         await read_on(self.store, finder, owner=owner, session=session, progress=progress)
         if self.vectors:
@@ -305,7 +305,7 @@ class Searching:
             read_on=read_on,
         )
         if self.vectors and not ranking.by_vectors:
-            notes.append("the embedder did not answer in time: ranked by words alone")
+            notes.append("the embedder timed out: ranked by words only")
         some = ranking.relevant() if relevant_only else ranking.ranked
         older = [each for each in some if not first <= each.place <= last]
         best = list(ranking.that_may_fit(older, room))
@@ -347,7 +347,7 @@ class Searching:
             self._read_for.add(owner)
             self.soon(owner)
         if backlog > _AT_ONCE:
-            notes.append(f"{backlog:,} messages are not in the index yet")
+            notes.append(f"{backlog:,} messages are not indexed yet")
         return done
 
     async def _fetched(

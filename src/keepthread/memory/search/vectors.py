@@ -81,8 +81,9 @@ class Vectors:
         found = {each.dimensions for each in made if each.vectors}
         if len(found) > 1:
             raise Unavailable(
-                f"{self.embedder.name} made vectors of {' and '.join(map(str, sorted(found)))}"
-                " dimensions at once; they cannot be compared"
+                f"{self.embedder.name} returned vectors with "
+                f"{' and '.join(map(str, sorted(found)))} dimensions in one call; they cannot be "
+                "compared"
             )
         before, self._dimensions = self._dimensions, max(found, default=self._dimensions)
         if self._dimensions == before:
@@ -92,7 +93,8 @@ class Vectors:
         self._known.clear()
         if before:
             _log.warning(
-                "%s makes vectors of %d dimensions, not %d as before: all is embedded again",
+                "%s now returns vectors with %d dimensions instead of %d: embedding all messages "
+                "again",
                 self.embedder.name,
                 self._dimensions,
                 before,
@@ -148,7 +150,7 @@ class Vectors:
             if not self._warned:
                 # Errors of ours hold no text; others may.
                 why = str(error) if isinstance(error, KeepthreadError) else type(error).__name__
-                _log.warning("no vectors of questions from %s: %s", self.embedder.name, why)
+                _log.warning("%s failed to embed a question: %s", self.embedder.name, why)
             self._warned = True
             return
         self._warned = False
@@ -168,7 +170,7 @@ class Vectors:
         limit: int | None = None,
         progress: Progress | None = None,
     ) -> int:
-        """Embed what was written since, up to `limit` messages; return how many are left.
+        """Embed new messages, up to `limit` of them; return how many are left.
 
         It may be interrupted at any moment, and other processes may do the same work: each stored
         page is complete, and the next call resumes after it. An error of the embedder is raised.
@@ -252,7 +254,7 @@ class Vectors:
         self._alone.discard(store)
         if not self._given_up:
             _log.warning(
-                "another model took over from %s: open the memory again", self.embedder.name
+                "another embedding model has replaced %s: open the memory again", self.embedder.name
             )
         self._given_up = True
         return False
