@@ -1,1 +1,1 @@
-"""Conversations on their way out and in: one lossless format of our own."""
+"""Import and export of conversations, with one lossless format of our own."""

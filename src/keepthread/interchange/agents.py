@@ -41,8 +41,8 @@ MAX_TOOL_TEXT: Final = 1000
 _HEAD: Final = 1 << 16
 _TITLE: Final = 80
 _NOT_SHOWN: Final = ("<command-", "<local-command-", "<system-reminder>", "<environment_context>")
-"""How texts begin that a program writes in the user's name."""
-_NONE: Final = "the file holds no session of Claude Code or Codex"
+"""Beginnings of texts that a program writes on the user's behalf."""
+_NONE: Final = "the file contains no session of Claude Code or Codex"
 
 
 async def import_agents(

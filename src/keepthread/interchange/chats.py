@@ -126,8 +126,8 @@ class _Chats:
             self.check_recognised()
             before = counted(self.done.sessions, "session was", "sessions were")
             raise InvalidInput(
-                f"the import was stopped: more than {MAX_USELESS:,} items of the file hold no"
-                f" conversation. {before} imported before"
+                f"the import was stopped: more than {MAX_USELESS:,} items of the file contain no "
+                f"conversation. {before} imported before that"
             )
 
     def check_recognised(self) -> None:
@@ -169,6 +169,6 @@ def program_of(value: Mapping[str, Any]) -> str | None:
 
 def _none() -> WrongFormat:
     return WrongFormat(
-        "the file holds no conversation of ChatGPT or Claude; it should be the archive of an"
-        " export, or the conversations.json in it"
+        "the file contains no conversation of ChatGPT or Claude; use the archive of an export, or "
+        "its conversations.json"
     )

@@ -119,7 +119,7 @@ class Arrivals:
         info = self._info(given)
         messages = await asyncio.to_thread(_with_digests, given.messages)
         stored = await self._find_or_make(info)
-        if stored.forgotten:  # what was forgotten does not come back
+        if stored.forgotten:  # forgotten messages are not imported again
             self.done.sessions += 1
             self.done.known += 1
             return
@@ -133,8 +133,8 @@ class Arrivals:
                     progress(batch[-1].seq, len(messages))
         except Conflict:
             raise SessionExists(
-                f"session {info.id!r} already exists and continued differently;"
-                " keep both with --as PREFIX, or delete the existing one"
+                f"session {info.id!r} already exists with a different continuation; keep both with "
+                "--as PREFIX, or delete the existing one"
             ) from None
         if not stored.ready:
             if meanwhile := await self._erased(info.forked_from) - gone:

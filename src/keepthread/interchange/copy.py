@@ -238,7 +238,7 @@ class Copying:
             try:
                 spans = self._spans(record)
                 await self.target.put(*place, record.value, made_of=spans, version=version)
-            except Stale:  # the target has another value, which the comparison reports
+            except Stale:  # the target has a different value; the comparison reports it
                 return
 
         await run_concurrently(new, put, _RECORDS)
@@ -364,7 +364,7 @@ class Comparison:
             await self._compare_records(Scope(owner=owner), Scope(owner=owner), f"owner {owner!r}")
         await self._compare_records(Scope(), Scope(), "the tenant")
         if await self._source.scan_sessions(after=pairs[-1].source if pairs else None, limit=1):
-            self._note("sessions were created at the source in the meantime: run it again")
+            self._note("sessions were created at the source during the copy: run it again")
 
     def _note(self, what: str, session: str = "", seq: int = 0) -> None:
         self._done.differences.append(CopyDifference(what, session, seq))

@@ -134,7 +134,7 @@ class _Export:
                     yield line
             elif session.state == "damaged":
                 id = self.names[session.key].id
-                self.done.damaged.append(f"whose session {id!r} is, so it is left out")
+                self.done.damaged.append(f"the owner of session {id!r}, so it is left out")
         owners = [self.searched] if self.searched else await self.store.owners()
         scopes = [Scope(owner=each) for each in owners]
         meant = [scope for scope in scopes if self.owner in (None, scope.owner)]

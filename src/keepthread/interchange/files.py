@@ -99,7 +99,7 @@ def _members(file: BinaryIO) -> Iterator[ChatFile]:
     archive = _read(lambda: ZipFile(file))
     found = [info for info in archive.infolist() if re.fullmatch(_NAME, info.filename)]
     if not found:
-        raise WrongFormat("the archive holds no conversations.json")
+        raise WrongFormat("the archive contains no conversations.json")
     total = sum(info.file_size for info in found)
     # Files that overlap in the archive would each look harmless, so their sum is checked.
     if _unpacks_too_far(total, file.seek(0, os.SEEK_END)):
@@ -226,7 +226,7 @@ class _ItemReader:
                 dropped = at if too_large else start
                 if not self._more(dropped):
                     self.ended = True
-                    fault = "the file ends in the middle of it: it was cut off"
+                    fault = "the file is truncated: it ends in the middle of an item"
                     return Item(number, self.before + len(self.data), fault=fault)
                 start, at = max(0, start - dropped), at - dropped
         self.at = at

@@ -75,7 +75,7 @@ def newest_leaf(
     """
     leaves = _leaves_of(parents, current if current in parents else None)
     if not leaves:
-        raise InvalidInput("its messages follow each other in a circle")
+        raise InvalidInput("its messages form a cycle")
     times = [written_at(leaf) for leaf in leaves]
     return max(zip(times, range(len(leaves)), leaves, strict=True))[2]
 
@@ -125,7 +125,7 @@ def _up(parents: Mapping[str, str | None], leaf: str) -> list[str]:
     node: str | None = leaf
     while node is not None and node in parents:
         if node in nodes:
-            raise InvalidInput("its messages follow each other in a circle")
+            raise InvalidInput("its messages form a cycle")
         nodes[node] = None
         node = parents[node]
     return list(reversed(nodes))

@@ -180,7 +180,7 @@ class _HarombeFile:
         """Refuse other files: a view or a virtual table could run what its author wrote."""
         if self._db.execute("PRAGMA application_id").fetchone()[0] == STORE.application_id:
             raise WrongFormat(
-                "the file is a store of keepthread's, not an export;"
+                "the file is a keepthread store, not an export;"
                 " `keepthread copy sqlite:///FILE TARGET` copies its sessions"
             )
         query = "SELECT name FROM sqlite_schema WHERE type = 'table' AND rootpage > 0"

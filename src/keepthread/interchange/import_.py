@@ -95,8 +95,8 @@ async def import_lines(
         raise type(error)(f"line {reading.line}: {error}") from error
     if not reading.ended:
         raise InvalidInput(
-            f"the export ends at line {reading.line} without its last line: it is incomplete."
-            " Nothing of it is shown; import a complete export to continue"
+            f"the export is incomplete: it ends at line {reading.line} without its last line. "
+            "Nothing was made visible; import a complete export to continue"
         )
     return reading.done
 
@@ -144,7 +144,7 @@ class _Import:
         elif kind == "end":
             await self._end(body)
         else:
-            raise InvalidInput(f"there are no lines of the kind {kind!r}")
+            raise InvalidInput(f"unknown kind of line: {kind!r}")
 
     # --- sessions ---
 
@@ -161,7 +161,7 @@ class _Import:
         stored = await self._find_or_make(renamed)
         self.keys[name] = self.keys_by_id[given.id] = stored.key
         self.filled.append(_Filling(name, renamed, stored, before))
-        if stored.ready or stored.forgotten:  # what was forgotten does not come back
+        if stored.ready or stored.forgotten:  # forgotten messages are not imported again
             self.known.add(stored.key)
             self.done.known += 1
 
@@ -246,7 +246,7 @@ class _Import:
         value = nouns.record_from_json(body)
         if (
             check_id(value["kind"], "kind") in NOT_IN_FILES
-        ):  # an import is data: it cannot bring records that make us act, or attest to it
+        ):  # imports are only data: no records that trigger or attest to actions
             raise InvalidInput(f"a record of the kind {value['kind']!r} cannot be imported")
         self.done.records += 1
         scope = Scope(owner=value["scope"].get("owner", ""))

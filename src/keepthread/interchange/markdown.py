@@ -128,9 +128,11 @@ def read_markdown(data: bytes) -> Transcript:
     first, _, rest = text.partition("\n")
     if first.rstrip() != FIRST_LINE:
         why = (
-            "a newer keepthread wrote it" if first.startswith(TRANSCRIPT) else "its mark is missing"
+            "a newer keepthread wrote it"
+            if first.startswith(TRANSCRIPT)
+            else "its marker is missing"
         )
-        raise WrongFormat(f"this transcript cannot be read: {why}")
+        raise WrongFormat(f"this transcript is invalid: {why}")
     lines = rest.removesuffix("\n").split("\n")
     starts = [n for n, line in enumerate(lines) if re.fullmatch(_HEADING, line)]
     about = _about(lines[: starts[0] if starts else len(lines)])
@@ -145,7 +147,7 @@ def _about(lines: Sequence[str]) -> Transcript:
     titles = [_read(line[2:]) for line in lines if line.startswith("# ")]
     session = _read(found.get("session", ""))
     if not session:
-        raise InvalidInput("the transcript names no session: `- session: …` is missing")
+        raise InvalidInput("the transcript has no session id: `- session: …` is missing")
     return Transcript(
         session=session,
         owner=_read(found.get("owner", "")),

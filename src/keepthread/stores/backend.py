@@ -121,7 +121,7 @@ class Put(NamedTuple):
 
 
 class RequestRow(NamedTuple):
-    """A request that is known, as the tables of a server have it."""
+    """A known request, as stored in the server tables."""
 
     digest: bytes
     head: bytes | None
@@ -130,7 +130,7 @@ class RequestRow(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """An attempt to do a request that may be sent twice."""
+    """An attempt to execute a request that may be sent twice."""
 
     id: bytes
     tenant: str
@@ -163,14 +163,14 @@ class TableBackend(Protocol):
         ...
 
     async def begin(self, claim: Claim, /) -> RequestRow | None:
-        """Return None if the request is the claim's now, else the known one.
+        """Return None if the claim now owns the request, else the known request.
 
         The same claim may arrive twice, if the engine lost the first answer.
         """
         ...
 
     async def renew(self, claim: Claim, /) -> bool:
-        """Note that one in flight is still worked on; `id`, `tenant`, `token` and `at` count."""
+        """Renew the claim of a request in flight; `id`, `tenant`, `token` and `at` count."""
         ...
 
     async def end(self, claim: Claim, head: bytes, body: bytes | None, /) -> bool:
@@ -304,7 +304,7 @@ _MOST_NOTED: Final = 10_000
 
 
 class RecentActivity:
-    """The time of each session's last recorded activity; once a second is enough."""
+    """The time of each session's last recorded activity, at most once per second."""
 
     def __init__(self) -> None:
         """Start empty."""

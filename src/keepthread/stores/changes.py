@@ -102,6 +102,6 @@ def check_trimmed(after: int, trimmed: int) -> None:
 def expired_cursor() -> CursorExpired:
     """Return the error for a cursor after which changes were deleted."""
     return CursorExpired(
-        "changes after this cursor were deleted: they are kept for 7 days; read everything,"
-        " then continue from the present (`limit=0`)"
+        "changes after this cursor were deleted (they are kept for 7 days); read everything, then "
+        "continue from the current cursor (`limit=0`)"
     )

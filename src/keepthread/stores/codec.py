@@ -171,7 +171,7 @@ def encode_as_is(message: Message, *, limit: int = MAX_BYTES) -> Body:
     if message.state == "erased":
         return tombstone(message.id, _role_code(message.role))
     body = encode(message, message.id, limit=limit)
-    if message.state == "damaged":  # it stays damaged in every copy
+    if message.state == "damaged":  # it must remain damaged in every copy
         return body._replace(digest=_NO_DIGEST)
     if message.digest != body.digest:
         raise Damaged(f"message {show(message.id)} does not match its digest")
@@ -179,7 +179,7 @@ def encode_as_is(message: Message, *, limit: int = MAX_BYTES) -> Body:
 
 
 def tombstone(id: str, role: int) -> Body:
-    """Return what is left of an erased message."""
+    """Return the tombstone of an erased message."""
     return Body(role, None, None, digest(id, role + _ERASED, b"", None))
 
 

@@ -277,7 +277,7 @@ class Front(Generic[B]):
     async def updates(self, scope: Scope, kind: str, *, since: int = 0) -> Updates:
         check_id(kind, "kind")
         if check_scope(scope).session or change_of_record(scope, kind) is None:
-            raise InvalidInput(f"changes of {kind!r} are not numbered here; scan them instead")
+            raise InvalidInput(f"changes of {kind!r} records are not numbered; use `scan` instead")
         return await self.backend.updates(self._tenant, scope, kind, check_count(since, "since"))
 
     async def made_of(self, session: SessionKey, seqs: Iterable[int]) -> MadeRecords:
@@ -337,8 +337,8 @@ class Front(Generic[B]):
     async def drop_tenant(self, name: str, *, rewrite: bool = False) -> Cleaning:
         if check_id(name, "tenant") == self._tenant:
             raise InvalidInput(
-                f"this memory is open as the tenant {name!r} itself; open it as another tenant to"
-                " delete this one"
+                f"tenant {name!r} cannot be deleted through its own memory; open the memory as "
+                "another tenant"
             )
         cleaning = await self.backend.drop_tenant(name, rewrite)
         if cleaning is None:
@@ -358,13 +358,13 @@ async def begin_again(store: Store, forgotten: SessionInfo, new: SessionInfo) ->
     of another owner, or of a fork or a delegate, are removed.
     """
     if (forgotten.owner, forgotten.kind, new.kind) != (new.owner, "main", "main"):
-        with suppress(SessionGone, Stale):  # another caller did the same
+        with suppress(SessionGone, Stale):  # another caller was faster
             await store.delete_session(forgotten.key, unready=True)
         return await store.put_session(new)
     again = replace(forgotten, **{name: getattr(new, name) for name in CHANGEABLE})
     try:
         return await store.put_session(again, seen=forgotten)
-    except (SessionGone, Stale):  # another caller did the same
+    except (SessionGone, Stale):  # another caller was faster
         raise SessionExists(f"session {new.id!r} already exists") from None
 
 

@@ -80,7 +80,7 @@ class Leases(NamedTuple):
             if version != seen:
                 seen, since = version, self.monotonic()
             if record is None or self._ended(record, since, by_clock):
-                with suppress(Stale):  # another was faster
+                with suppress(Stale):  # another process was faster
                     return await self._take(scope, key, version)
                 continue
             if not wait or (needless and await needless()):
@@ -154,7 +154,7 @@ async def _complete(task: "asyncio.Task[T]") -> T:
             canceled = error
     if canceled:
         if not task.cancelled():
-            task.exception()  # nobody else looks at it
+            task.exception()  # there is no other consumer
         raise canceled
     return task.result()
 

@@ -17,7 +17,7 @@ from keepthread.types import JSON, Page, Record, Scope, SessionInfo, SessionKey
 
 _BATCH: Final = 200
 _MOST_PASSED: Final = 1000
-"""Sessions without a match that one call passes over at most."""
+"""Maximum number of non-matching sessions that one call skips."""
 
 
 class _State(NamedTuple):
@@ -120,7 +120,7 @@ async def idle_page(
         check_position(position, (bool, float, str))
         unlisted, last = position[0], Position(check_time(position[1], "at"), position[2])
     found: Page[SessionInfo] = Page()
-    size = _FIRST_BATCH  # where nothing is idle, little is read
+    size = _FIRST_BATCH  # if nothing is idle, only a little is read
     while len(found) < limit:
         wanted = Listing(min(size, limit - len(found)), after=last, unlisted=unlisted)
         size *= 4

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
-    from pathlib import Path  # slow to import, and every program that opens a store comes by here
+    from pathlib import (
+        Path,
+    )  # slow to import, and every program that opens a store imports this module
 
 # Windows has no O_NOFOLLOW; there, O_EXCL refuses links as well.
 _NEW: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
@@ -52,7 +54,7 @@ def _unfinished(path: Path) -> Generator[tuple[Path, int]]:
     part = path.with_name(f"{path.name[:_LONGEST_NAME]}.{os.urandom(8).hex()}.part")
     try:
         descriptor = os.open(part, _NEW | BINARY, 0o600)
-    except OSError as error:  # people know the folder, and not the name of the unfinished file
+    except OSError as error:  # report the folder: users do not know the temporary file
         raise type(error)(error.errno, error.strerror, str(path.parent)) from None
     try:
         yield part, descriptor
@@ -63,7 +65,7 @@ def _unfinished(path: Path) -> Generator[tuple[Path, int]]:
 
 def _rename_to_new(part: Path, path: Path) -> None:
     try:
-        os.link(part, path)  # unlike a rename, it never replaces what another created just now
+        os.link(part, path)  # unlike a rename, a link never replaces a file created in the meantime
     except FileExistsError:
         raise
     except OSError:  # a file system without hard links

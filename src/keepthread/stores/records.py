@@ -122,7 +122,7 @@ def _comparable(value: object) -> object:
 
 NOT_DELETED: Final = {
     "ready": "the session is ready",
-    "active": "the session was active in the meantime",
+    "active": "the session has been active in the meantime",
 }
 """Why a session does not meet the condition of a delete."""
 
@@ -164,7 +164,7 @@ def sid_of(key: SessionKey) -> int:
     """Return a session key as the number that most stores use; -1 for one that never existed."""
     if type(key) is str and key.isascii() and key.isdecimal() and len(key) < _KEY_DIGITS:
         return int(key) if key[0] != "0" else -1
-    raise SessionGone("that is not a session key of this store")
+    raise SessionGone("this is not a session key of this store")
 
 
 def is_listed(info: SessionInfo) -> bool:
@@ -219,7 +219,7 @@ def refuses_messages(details: bytes) -> bool:
 
 def forgotten_session() -> SessionGone:
     """Return the error for a new message of a session that was forgotten as a whole."""
-    return SessionGone("the session was forgotten; get it by its id to begin again")
+    return SessionGone("the session was forgotten; get it by its id to start again")
 
 
 def _optional(value: object, what: str) -> str | None:
@@ -278,11 +278,11 @@ def check_keys(
     check_filter(kind, "kind")
     check_filter(without, "without")
     if without is not None and kind is not None:
-        raise InvalidInput("without is for a scan of all kinds: do not name one")
+        raise InvalidInput("`without` is only for a scan of all kinds")
     if after is before is limit is None:
         return ALL_KEYS if without is None else Keys(without=without)
     if kind is None:
-        raise InvalidInput("after, before and limit are for the keys of one kind: name it")
+        raise InvalidInput("`after`, `before` and `limit` need a kind")
     return Keys(
         ALL_KEYS.after if after is None else check_id(after, "after"),
         ALL_KEYS.before if before is None else check_id(before, "before"),
@@ -383,9 +383,9 @@ def check_reading(read: Unread, until: int, *, epoch: int, mark: int, last: int)
     """
     check_epoch(epoch, read.epoch)
     if mark != read.until:
-        raise Stale(f"the view has read to {mark}, not to {read.until}")
+        raise Stale(f"the index has read up to {mark}, not {read.until}")
     if not mark <= until <= last:
-        raise InvalidInput(f"there is nothing to read from {mark} to {until}")
+        raise InvalidInput(f"there are no messages from {mark} to {until}")
 
 
 def role_bits(only: MessageFilter) -> int:
@@ -397,20 +397,20 @@ def role_bits(only: MessageFilter) -> int:
 def check_readable(*, readable: bool) -> None:
     """Raise `Stale` for a delegate or a session that is not ready: they are not indexed."""
     if not readable:
-        raise Stale("the session is a delegate, or not ready: no view reads it")
+        raise Stale("the session is a delegate or not ready, so it is not indexed")
 
 
 def check_places(read: Unread, until: int, places: Iterable[int]) -> None:
     """Raise `InvalidInput` if a place is outside the range that was read."""
     lowest, highest = span(int(read.session), read.until + 1, until)
     if not all(lowest <= place <= highest for place in places):
-        raise InvalidInput("a place is not in the part of the log that was read")
+        raise InvalidInput("a place is outside the part of the log that was read")
 
 
 def check_segments(read: Unread, segments: Iterable[Segment]) -> None:
     """Raise `InvalidInput` if a segment is of another session."""
     if any(segment.session != read.session for segment in segments):
-        raise InvalidInput("a segment is not of the session that was read")
+        raise InvalidInput("a segment belongs to another session")
 
 
 def without(segment: Segment, place: int, flags: int) -> Segment | None:

@@ -104,7 +104,7 @@ def _time(given: float, clock: Callable[[], float]) -> float:
 def draft_copy(message: Message) -> PreparedMessage:
     """Encode a message that was read from a store, unchanged."""
     if type(message) is not Message or message.state not in STATES:
-        raise InvalidInput(f"expected a Message that a store gave out, not {show(message)}")
+        raise InvalidInput(f"expected a Message read from a store, not {show(message)}")
     if message.id != "" or message.state != "damaged":
         check_id(message.id, "a message id")
     if check_count(message.seq, "seq") == 0:
@@ -129,7 +129,7 @@ def check_turn(turn: int | None, head: Head) -> None:
 def check_total(total: int) -> None:
     """Raise `InvalidInput` for a token total beyond the limit of a log."""
     if total > MAX_COUNT:
-        raise InvalidInput(f"the log would count {total} tokens; it can count {MAX_COUNT} at most")
+        raise InvalidInput(f"the log would have {total} tokens; the limit is {MAX_COUNT}")
 
 
 def next_row(place: int, head: Head, draft: PreparedMessage, turn: int | None) -> Row:
@@ -198,7 +198,7 @@ def as_stored(draft: PreparedMessage, row: Row) -> Message:
 def same_body(draft: PreparedMessage, known: Message) -> Message:
     """Return the stored message with a draft's id; raise `Conflict` if the bodies differ."""
     if known.state == "live" and known.digest != draft.body.digest:
-        raise Conflict(f"message id {show(draft.id)} is stored with another body")
+        raise Conflict(f"message id {show(draft.id)} is already stored with a different body")
     return known
 
 

@@ -51,7 +51,7 @@ class CheckedTables:
     async def add_key(self, key: ApiKey) -> None:
         _check_key(key)
         if not await self._backend.insert_key(key.id, key.tenant, _encode_key(key)):
-            raise InvalidInput(f"there is an API key {key.id!r} already")
+            raise InvalidInput(f"API key {key.id!r} already exists")
 
     async def get_key(self, id: str) -> ApiKey | None:
         data = await self._backend.get_key(check_id(id, "a key's id"))
@@ -152,7 +152,7 @@ class CheckedTables:
         old: list[AuditEntry] = []
         for number, data in found[:-1]:
             if not is_sound_entry(data):
-                continue  # it goes with the sound ones around it
+                continue  # it is deleted with the intact entries around it
             entry = _decode_entry(number, data)
             if entry.at >= end:
                 break

@@ -76,7 +76,7 @@ def _check_encoded(url: str) -> None:
     host, path = _host_of(url.partition("://")[2])
     if host.count("@") > 1 or "@" in path:
         raise InvalidInput(
-            f"{scheme_of(url)}://… has an @ too many: in a name or password write"
+            f"{scheme_of(url)}://… contains an extra @: in a user name or password, write"
             " @ as %40, / as %2F, ? as %3F and # as %23"
         )
 
@@ -147,7 +147,7 @@ def target_of(url: str) -> str:
     """Return scheme, hosts, ports and database of a URL, without user and password."""
     scheme, _, rest = url.partition("://")
     if scheme == "ram":
-        raise InvalidInput("a store in memory is always available; leave the outbox out")
+        raise InvalidInput("an in-memory store is always available; leave out the outbox")
     if scheme == "sqlite":
         return f"sqlite:///{Path(rest.removeprefix('/')).absolute()}"
     parts = urlsplit(url)

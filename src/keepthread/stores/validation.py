@@ -34,7 +34,8 @@ def check_format(
     """
     if found > known:
         raise WrongFormat(
-            f"{what} has format {found}, which a newer keepthread wrote; this one reads format"
+            f"{what} has format {found}, which was written by a newer "
+            "keepthread; this one reads format"
             f" {known}. Install a newer keepthread"
         )
     if found < known:
@@ -133,11 +134,11 @@ class _Plain:
         if kind is float:
             if math.isfinite(cast(float, value)):
                 return cast(float, value)
-            raise InvalidInput(f"{self.what} holds {value}, which JSON does not have")
+            raise InvalidInput(f"{self.what} contains {value}, which JSON cannot represent")
         if kind is not list and kind is not dict:
             raise InvalidInput(
-                f"{self.what} holds a {kind.__name__};"
-                " it may hold None, bool, int, float, str, list and dict"
+                f"{self.what} contains a {kind.__name__}; only None, bool, int, float, str, list "
+                "and dict are allowed"
             )
         if depth == 0:
             raise InvalidInput(f"{self.what} is nested more than {MAX_DEPTH} deep")

@@ -82,7 +82,7 @@ class Delivery:
         self._name = name
         self._tenant = tenant
         self._clock = clock
-        self._away = "it was not reached yet"
+        self._away = "it has not been reached yet"
         self._waiting: dict[SessionKey, int] = {}
         self._adding: dict[SessionKey, set[asyncio.Task[None]]] = {}
         self._gates: dict[SessionKey, asyncio.Event] = {}
@@ -157,7 +157,7 @@ class Delivery:
 
     def _here(self) -> Backend:
         if self.target is None or self._away:
-            raise Unavailable(f"{self._name} is away: {self._away}")
+            raise Unavailable(f"{self._name} is unavailable: {self._away}")
         return self.target
 
     async def is_free(self, session: SessionKey) -> bool:
@@ -170,7 +170,7 @@ class Delivery:
         """Record an error of the target."""
         if not isinstance(error, _NOT_AWAY):
             if not self._away:
-                _log.warning("%s is away: %s", self._name, type(error).__name__)
+                _log.warning("%s is unavailable: %s", self._name, type(error).__name__)
             self._away = str(error)
         self._wake()
 
@@ -285,7 +285,7 @@ class Delivery:
         `committed` is the number of batches in the file before it was read.
         """
         if committed > 0:  # another program changed the file, or it is damaged
-            _log.error("%d batches are missing in the outbox's file", committed)
+            _log.error("%d batches are missing from the outbox file", committed)
             self._settled(session, committed)
         elif adding := self._adding.get(session):
             await asyncio.wait(adding)
@@ -318,7 +318,7 @@ class Delivery:
 
     async def _append(self, target: Backend, batch: Batch) -> list[Message]:
         if any(message.state != "live" for message in batch.messages):
-            raise Damaged("the outbox's file is damaged here")
+            raise Damaged("this message in the outbox file is damaged")
         turn = batch.turn
         if batch.opened_by:
             turn = await turn_of(target, self._tenant, batch.key, batch.opened_by)
@@ -350,7 +350,9 @@ class Delivery:
             raise
         else:
             self._away = ""
-            _log.info("%s is available; %d sessions wait", self._name, len(self._waiting))
+            _log.info(
+                "%s is available again; %d sessions are waiting", self._name, len(self._waiting)
+            )
         finally:
             self._reaching = None
 
@@ -369,7 +371,7 @@ class Delivery:
                 except Unavailable:
                     pass
                 except Exception as error:  # noqa: BLE001 - nobody awaits it, and it is retried
-                    _log.warning("delivering failed: %s", type(error).__name__)
+                    _log.warning("delivery failed: %s", type(error).__name__)
                 else:
                     continue
                 if sum(self._waiting.values()) < before:

@@ -37,7 +37,7 @@ from keepthread.stores.sqlite.uses import USES
 from keepthread.stores.validation import show
 from keepthread.types import Cleaning, Durability, Message, SessionInfo, SessionKey
 
-_DELIVER: Final = "Deliver what waits in it with keepthread at commit {}"
+_DELIVER: Final = "Deliver its waiting messages with keepthread at commit {}"
 OUTBOX: Final = Format("outbox", 0x6B747370, FORMAT, TABLES, _DELIVER, ("342397a",))  # "ktsp"
 SYNCHRONOUS: Final[dict[Durability, str]] = {"process": "NORMAL", "power": "FULL"}
 _TIMEOUT: Final = 1.0
@@ -64,7 +64,7 @@ class OutboxDatabase(DatabaseFile):
         except OSError as error:
             raise translate_os(error, self.path) from error
         if not taken:
-            raise Busy(f"{self.path} belongs to {self.owner() or 'a process'}, which runs")
+            raise Busy(f"{self.path} is in use by {self.owner() or 'another process'}")
 
     def note_owner(self) -> None:
         """Record the owner of the file, for display; without waiting for the disk."""
@@ -237,7 +237,7 @@ def _claim(db: sqlite3.Connection, path: Path, wanted: dict[str, str]) -> None:
         if wanted[what] != value:
             raise InvalidInput(
                 f"{path} is the outbox of {what} {show(value)}, not of {show(wanted[what])};"
-                " each needs a file of its own"
+                " each needs its own file"
             )
 
 

@@ -152,9 +152,7 @@ class OutboxBackend:
     drop_tenant = _passed_on(Backend.drop_tenant)
 
     def tables(self) -> TableBackend:
-        raise Unsupported(
-            "a store with an outbox has no tables of a server; open it without the outbox"
-        )
+        raise Unsupported("a store with an outbox has no server tables; open it without the outbox")
 
     # --- sessions ---
 
@@ -226,7 +224,7 @@ class OutboxBackend:
             target = await delivery.ready()
             try:
                 return await _append(target, tenant, session, new)
-            except Unavailable as error:  # the outcome is unknown; their ids prevent duplicates
+            except Unavailable as error:  # the outcome is unknown; message ids prevent duplicates
                 delivery.note(error)
         turn, opened_by = new.turn, None
         if isinstance(turn, AwaitedTurn):
@@ -302,12 +300,14 @@ class OutboxStore(Front[OutboxBackend]):
     ) -> Self:
         """Take ownership of an outbox file for one tenant of one target, which may be unavailable.
 
-        `target` names it: scheme, hosts and database. `durability` is the least that is accepted,
-        of both; an outbox gives `power` at most, and `process` if that is asked for.
+        `target` names it: scheme, hosts and database. `durability` is the minimum for both; an
+        outbox provides `power` at most, or `process` if requested.
         """
         level = "power" if durability is None else durability
         if level == "replicated":
-            raise DurabilityTooLow("an outbox gives `power` at most; replicated was asked for")
+            raise DurabilityTooLow(
+                "an outbox provides `power` at most, but `replicated` was requested"
+            )
         level = "process" if level == "memory" else level
         file = await OutboxFile.open(
             path,
@@ -326,9 +326,7 @@ class OutboxStore(Front[OutboxBackend]):
         return cls(OutboxBackend(delivery, level, known), tenant=tenant, clock=clock, ids=ids)
 
     def tenant(self, name: str) -> Self:
-        raise InvalidInput(
-            f"an outbox belongs to one tenant; open a memory with an outbox of its own for {name!r}"
-        )
+        raise InvalidInput(f"an outbox belongs to one tenant; open {name!r} with its own outbox")
 
     async def sessions_aside(self) -> set[SessionKey]:
         """Return the sessions that have messages that were set aside."""

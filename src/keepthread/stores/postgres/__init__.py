@@ -8,7 +8,7 @@ except ModuleNotFoundError as error:  # pragma: no cover - tried in an environme
     if (error.name or "").partition(".")[0] != "psycopg":
         raise
     raise Unavailable(
-        "a store in PostgreSQL needs psycopg: pip install 'keepthread[postgres]'"
+        "the PostgreSQL store needs psycopg: pip install 'keepthread[postgres]'"
     ) from None
 
 __all__ = ["PostgresStore"]

@@ -47,14 +47,14 @@ _OURS: Final[dict[str, type[KeepthreadError]]] = {
 _BY_CODE: Final[dict[str, tuple[type[KeepthreadError], str]]] = {
     "23505": (Taken, "a key already exists"),
     "25006": (ReadOnly, "the server can be read but not written"),
-    "40001": (Busy, "others changed the same rows for too long"),
-    "40P01": (Busy, "others waited for the same rows for too long"),
-    "42501": (Unavailable, "the role may not do this"),
+    "40001": (Busy, "other transactions kept changing the same rows"),
+    "40P01": (Busy, "lock conflicts on the same rows lasted too long"),
+    "42501": (Unavailable, "the role lacks permission for this"),
     "53100": (StorageFull, "the server's disk is full"),
-    "53200": (Unavailable, "the server's memory ran out"),
+    "53200": (Unavailable, "the server is out of memory"),
     "53300": (Busy, "the server has too many connections"),
-    "55P03": (Busy, "another held the session for too long"),
-    "57014": (Busy, "the server did not answer in time"),
+    "55P03": (Busy, "another client held the session for too long"),
+    "57014": (Busy, "the server's response timed out"),
     "58030": (Unavailable, "the server's disk failed to read or write"),
     "3F000": (WrongFormat, "this is not a keepthread database; run `keepthread migrate`"),
     "42P01": (WrongFormat, "a table is missing; run `keepthread migrate`"),
@@ -250,7 +250,7 @@ class PgEngine:
     ) -> Rows:
         """Run one statement in its own transaction, and return its rows.
 
-        `again` says that it may be run a second time if nobody knows what became of the first.
+        `again` allows a retry if the outcome of the first attempt is unknown.
         """
         return await self._do(lambda link: link.run(statement, values), again)
 
@@ -327,11 +327,11 @@ class PgEngine:
                 return await pool.take()
         except TimeoutError:
             raise Unavailable(
-                f"PostgreSQL: no connection was to be had within {self._timeout:g} seconds"
+                f"PostgreSQL: no connection became available within {self._timeout:g} seconds"
             ) from None
 
     def _is_no_primary(self, fault: Exception) -> bool:
-        """Return whether another of several servers may be the primary."""
+        """Return whether a different server may be the primary."""
         return self._several and isinstance(fault, ReadOnly)
 
     def check_open(self) -> None:

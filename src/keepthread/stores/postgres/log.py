@@ -113,7 +113,7 @@ async def append(engine: PgEngine, tenant: int, sid: int, new: Append) -> list[M
 async def _append(engine: PgEngine, tenant: int, sid: int, new: Append) -> list[tuple[Any, ...]]:
     """Return for each draft whether it was known, its position, turn and total.
 
-    Their ids are fixed, so it may be done again whenever nobody knows how it went.
+    The ids are fixed, so it is safe to retry when the outcome is unknown.
     """
     drafts, *conditions = new
     rows = [_values(draft) for draft in drafts]

@@ -28,8 +28,8 @@ _TIMEOUT: Final = 5.0  # seconds to wait for transactions that began before
 _PAUSE: Final = 0.02
 _ELSEWHERE: Final = Residue(
     "standbys, archived WAL and backups",
-    "they contain what the server had then",
-    "they are made again or deleted",
+    "they contain the data of that time",
+    "they are re-created or deleted",
 )
 
 
@@ -98,8 +98,8 @@ class _Cleaner:
             before = await self._transactions()
             while before & await self._transactions():
                 if time.monotonic() > deadline:
-                    why = "a transaction that began before is open, and may still see erased rows"
-                    until = "it has ended and the memory is opened again"
+                    why = "an older transaction is open and may still see erased rows"
+                    until = "it ends and the memory is opened again"
                     self._residues.append(Residue("the rewritten tables", why, until))
                     return False
                 await asyncio.sleep(_PAUSE)
@@ -134,13 +134,15 @@ class _Cleaner:
             self._done.append(f"{len(rewritten)} tables were rewritten")
         if vacuumed:
             self._done.append(f"{len(vacuumed)} tables were vacuumed")
-        used = "their space is used again"
+        used = "their space is reused"
         if not self._rewrite:
             until = f"{used}; rewrite=True rewrites the tables now"
             self._keep([*vacuumed, *busy, *foreign], "erased rows stay in the files", until)
             return
-        self._keep(busy, "others have locked them", "the locks end and the memory is opened again")
-        why = "they could not be rewritten: this role does not own them"
+        self._keep(
+            busy, "other sessions have locked them", "the locks end and the memory is opened again"
+        )
+        why = "this role cannot rewrite them because it does not own them"
         self._keep(foreign, why, f"{used}, or their owner runs VACUUM FULL")
 
     def _keep(self, names: Sequence[str], why: str, until: str) -> None:
@@ -160,7 +162,7 @@ class _Cleaner:
                 refused = f" ({error.diag.message_primary})"
             else:
                 self._done.append(said)
-        why = f"the server's log has what was written{refused}"
+        why = f"the server's log contains the erased data{refused}"
         until = "the server has recycled its segments, which happens after checkpoints"
         self._residues.append(Residue("pg_wal", why, until))
 

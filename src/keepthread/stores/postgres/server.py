@@ -26,9 +26,9 @@ class PgServer:
         """Take a URL or a connection string of libpq, and the lowest acceptable durability."""
         try:
             given: dict[str, Any] = dict(conninfo_to_dict(url))
-        except psycopg.ProgrammingError:  # its text may quote a part of the password
+        except psycopg.ProgrammingError:  # the error text may contain a part of the password
             raise InvalidInput(
-                "that is not a PostgreSQL URL; are all special characters in it percent-encoded?"
+                "this is not a valid PostgreSQL URL; percent-encode special characters"
             ) from None
         self.several = "," in str(given.get("host", ""))
         if self.several:
@@ -118,7 +118,7 @@ class PgServer:
         hosts, ports = (str(self._given.get(name, "")).split(",") for name in ("host", "port"))
         places = list(zip(hosts, ports * len(hosts), strict=False))  # one port may be for all
         places.sort(key=lambda place: place[0] != host or place[1] not in (port, ""))
-        if "hostaddr" not in self._given:  # it belongs to the hosts, and is rarely given
+        if "hostaddr" not in self._given:  # it must match the hosts, and is rarely given
             self._given["host"], self._given["port"] = map(",".join, zip(*places, strict=True))
 
     async def _settle(self, db: PgConnection) -> None:
@@ -138,9 +138,9 @@ class PgServer:
         self.durability = durability_of(*settings)
         if strength(self.durability) < strength(self._least):
             raise DurabilityTooLow(
-                f"the server gives `{self.durability}` (fsync {settings[0]}, synchronous_commit"
+                f"the server provides `{self.durability}` (fsync {settings[0]}, synchronous_commit"
                 f" {settings[1]}, synchronous_standby_names {settings[2]!r});"
-                f" {self._least} was asked for"
+                f" `{self._least}` was requested"
             )
 
 
@@ -152,7 +152,7 @@ async def _check_isolation(db: PgConnection) -> None:
     role_is_held, login_is_held, process = row
     if not role_is_held:
         raise NotIsolated(
-            f"row-level security does not hold for the role {db.info.user!r}: create the role"
+            f"row-level security does not apply to the role {db.info.user!r}: create the role"
             " keepthread_app and grant it to this role, or connect as a role that is neither"
             " superuser nor BYPASSRLS"
         )
@@ -160,7 +160,8 @@ async def _check_isolation(db: PgConnection) -> None:
     # login instead of the role that we took on this one.
     if not login_is_held and process != db.info.backend_pid:
         raise NotIsolated(
-            f"a connection pooler is in between, and {db.info.user!r} is a superuser or has"
+            f"there is a connection pooler in front of the server, "
+            f"and {db.info.user!r} is a superuser or has"
             " BYPASSRLS: row-level security would be lost when the pooler changes the server"
             " connection. Connect as a role that is neither, or without the pooler"
         )

@@ -248,10 +248,10 @@ class PostgresStore(Front[PostgresBackend]):
     ) -> Self:
         """Open a database by its URL, and create its tables unless `migrate` is False.
 
-        The URL may name several hosts: writes follow the one that accepts them. `durability` is
-        the least that is accepted; the server is asked what it gives. `connections` is how many to
-        open at most. `deadline` is how many seconds a call waits for a server that went away;
-        opening does not wait for one that is away.
+        The URL may name several hosts: writes follow the one that accepts them. `durability` is the
+        minimum; the server reports what it provides. `connections` is the maximum number of
+        connections. `deadline` is how many seconds a call waits for a server that became
+        unavailable; opening does not wait.
         """
         check_id(tenant, "tenant")
         server = PgServer(url, timeout=deadline, least=durability)

@@ -17,7 +17,7 @@ from keepthread.stores.postgres.server import PgServer
 
 _CONNECTIONS: Final = 4
 _REFUSED: Final = (
-    "this login may not use the tables of a server; grant it the role keepthread_server, or connect"
+    "this login has no access to the server tables; grant it the role keepthread_server, or connect"
     " as the owner of keepthread's tables"
 )
 

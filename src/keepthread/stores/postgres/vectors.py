@@ -50,7 +50,7 @@ async def see_to_index(
         for dimensions in set(single):
             with suppress(
                 Unavailable
-            ):  # the table is locked, or this role may not: all vectors are compared
+            ):  # the table is locked or the role lacks permission: compare all vectors
                 await engine.call(SQL["index_nearest"], (tenant, view, dimensions))
 
 
@@ -65,7 +65,7 @@ async def nearest(
 ) -> list[int]:
     """Return the places of the nearest vectors; with a filter, all vectors are compared."""
     if len(to.vectors) != to.dimensions:
-        raise InvalidInput("a search for the nearest needs one vector, not one for each token")
+        raise InvalidInput("a nearest-neighbor search needs one vector, not one per token")
     asked = (tenant, view, *scope, to.dimensions)
     if only is None:
         found = await engine.call(SQL["nearest"], (*asked, to.vectors, limit))

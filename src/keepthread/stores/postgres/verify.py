@@ -11,7 +11,7 @@ from keepthread.types import Damage, Verification
 
 _PAGE: Final = 1000
 _MAX_MISSING: Final = 1000
-_NOT_WRITTEN: Final = "the row is not what was written"
+_NOT_WRITTEN: Final = "the row is corrupted"
 
 
 class PostgresInspection:
@@ -48,7 +48,7 @@ class PostgresInspection:
                 last = row[0]
                 self.names[last] = row[1].decode("utf-8", "replace")
                 if not row[9]:
-                    what = f"the record of session number {last} is not what was written"
+                    what = f"the record of session number {last} is corrupted"
                     self._found(what, last)
 
     async def _messages(self) -> None:
@@ -82,7 +82,7 @@ class PostgresInspection:
                 if not intact:
                     name = b"/".join((kind, key)).decode("utf-8", "replace")
                     of = owner.decode("utf-8", "replace") or "the tenant"
-                    self._found(f"the record {name} of {of} is not what was written", sid)
+                    self._found(f"the record {name} of {of} is corrupted", sid)
 
     def _found(self, what: str, sid: int, seq: int = 0) -> None:
         self.damages.append(Damage(what=what, session=self.names.get(sid, ""), seq=seq))

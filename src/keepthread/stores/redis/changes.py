@@ -125,7 +125,7 @@ class PlaceWriter:
                 except StorageFull:
                     if not frees:
                         raise
-                    _log.warning("the memory of Redis is full: a change is missing in the feed")
+                    _log.warning("Redis is out of memory: a change is missing from the feed")
                     kind, period = None, 0
             second = None if again is None else (*again, period, change)
             try:

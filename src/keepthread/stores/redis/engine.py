@@ -28,7 +28,7 @@ try:
     from redis.asyncio.retry import Retry
     from redis.backoff import NoBackoff
 except ImportError:  # pragma: no cover - tried by hand, in an environment without it
-    raise Unavailable("a store on Redis needs redis-py: pip install 'keepthread[redis]'") from None
+    raise Unavailable("the Redis store needs redis-py: pip install 'keepthread[redis]'") from None
 
 __all__ = [
     "Client",
@@ -53,7 +53,7 @@ def make_client(url: str, *, connect: float, answer: float, connections: int) ->
     parts = urlsplit(url)
     if parts.scheme not in _SCHEMES or not parts.hostname:
         known = ", ".join(f"{scheme}://HOST:PORT" for scheme in _SCHEMES)
-        raise InvalidInput(f"the URL of a Redis store is one of {known}")
+        raise InvalidInput(f"a Redis URL must be one of {known}")
     options: dict[str, Any] = {
         "socket_connect_timeout": connect,
         "socket_timeout": answer,
@@ -72,7 +72,7 @@ def make_client(url: str, *, connect: float, answer: float, connections: int) ->
             options["startup_nodes"] = nodes
         return RedisCluster.from_url(urlunsplit(plain), **options)
     except (ValueError, TypeError) as error:
-        raise InvalidInput(f"the URL of the Redis store is not right: {error}") from error
+        raise InvalidInput(f"the Redis URL is invalid: {error}") from error
 
 
 async def close_client(client: Client) -> None:
@@ -107,17 +107,17 @@ _BY_CODE: Final = {
     "OOM": (StorageFull, "the server's memory is full"),
     "READONLY": (ReadOnly, "this server is a replica"),
     "MISCONF": (ReadOnly, "the server cannot save to its disk and refuses to write"),
-    "NOREPLICAS": (Unavailable, "too few replicas follow the server"),
+    "NOREPLICAS": (Unavailable, "too few replicas are connected"),
     "LOADING": (Unavailable, "the server is loading its data"),
     "CLUSTERDOWN": (Unavailable, "the cluster is down"),
     "MASTERDOWN": (Unavailable, "the primary is down"),
     "TRYAGAIN": (Unavailable, "the cluster is moving these keys"),
     "UNKILLABLE": (Busy, "the server is busy with a script"),
     "BUSY": (Busy, "the server is busy with a script"),
-    "NOAUTH": (Unavailable, "the server wants a password"),
-    "WRONGPASS": (Unavailable, "the server refuses this name and password"),
+    "NOAUTH": (Unavailable, "the server requires a password"),
+    "WRONGPASS": (Unavailable, "the server rejects this user name and password"),
     "NOPERM": (Unavailable, "the server does not permit this"),
-    "WRONGTYPE": (Damaged, "a key holds what is not ours"),
+    "WRONGTYPE": (Damaged, "a key holds data of another program"),
 }
 
 
@@ -167,12 +167,12 @@ def translate(error: Exception) -> KeepthreadError:
     if kind:
         return kind(f"Redis: {meaning} ({error})")
     if isinstance(error, _LASTING):
-        return Unavailable(f"Redis: the server refuses this name and password ({error})")
+        return Unavailable(f"Redis: the server rejects this user name and password ({error})")
     if isinstance(error, TooFewReplicas):
-        return Unavailable(f"Redis: written, but {error}; the same again is stored once")
+        return Unavailable(f"Redis: written, but {error}; a retry does not store it twice")
     if isinstance(error, _LOST) or closed_while_sending(error):
         return Unavailable(f"Redis cannot be reached ({error})")
-    return Damaged(f"Redis: a script met data that is not what was written ({error})")
+    return Damaged(f"Redis: a script found corrupted data ({error})")
 
 
 def _code(error: Exception) -> str:
@@ -259,7 +259,7 @@ async def run_and_wait(client: Client, command: Any, replicas: int, seconds: flo
         if isinstance(answer, Exception):
             raise answer
     if reached < replicas:
-        raise TooFewReplicas(f"{reached} of {replicas} replicas have it")
+        raise TooFewReplicas(f"only {reached} of {replicas} replicas confirmed it")
     return reply
 
 
@@ -421,7 +421,7 @@ class RedisLink:
             async with asyncio.timeout_at(deadline):
                 await room.acquire()
         except TimeoutError:
-            raise Busy("all connections to Redis were in use for too long") from None
+            raise Busy("no connection to Redis became available in time") from None
 
     async def _attempt(self, attempt: Callable[[], Awaitable[Any]], deadline: float) -> Any:
         clock = asyncio.get_running_loop().time

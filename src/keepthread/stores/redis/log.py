@@ -1,7 +1,7 @@
 """The log in Redis: an append is one script, which numbers the new messages.
 
-The script stores all or nothing, and answers with what it found; what speaks against storing is
-judged here, so that every backend refuses the same for the same reason.
+The script stores all or nothing, and answers with what it found; reasons to refuse are decided
+here, so that every backend refuses the same input for the same reason.
 """
 
 from collections.abc import Mapping, Sequence
@@ -117,7 +117,7 @@ def _known(
         draft = by_field[field]
         message = message_at(place, whole(seq), row)
         if message.state != "damaged" and message.id != draft.id:
-            raise Damaged("the positions of ids are not what was written; run `verify`")
+            raise Damaged("the index of message ids is corrupted; run `verify`")
         known[draft.packed] = message
     return known
 
@@ -143,7 +143,7 @@ def _judge(
             check_total(total)
             new[one.packed] = one
         elif new[one.packed].body.digest != one.body.digest:
-            raise Conflict(f"message id {show(one.id)} is given twice, with two bodies")
+            raise Conflict(f"message id {show(one.id)} is used twice with different bodies")
 
 
 def _answers(
@@ -306,7 +306,7 @@ async def find(
     found = {seq: message_at(place, seq, row) for seq, row in zip(at, rows, strict=True) if row}
     for id, seq in zip(ids, at, strict=False):
         if seq in found and found[seq].state != "damaged" and found[seq].id != id:
-            raise Damaged("the positions of ids are not what was written; run `verify`")
+            raise Damaged("the index of message ids is corrupted; run `verify`")
     return [found[seq] for seq in sorted(found)]
 
 

@@ -27,10 +27,10 @@ _TIMEOUT: Final = 300.0
 """Seconds that a server may take to rewrite everything."""
 _BACKUPS: Final = Residue(
     "backups of the server",
-    "they contain what the server had then",
+    "they contain the data of that time",
     "they are deleted",
 )
-_REFUSED: Final = "the server does not let this client have it rewritten"
+_REFUSED: Final = "the server does not allow this client to rewrite it"
 _UNTIL: Final = "its administrator runs {}"
 
 
@@ -94,7 +94,7 @@ class _Server:
             if info is None or all(info.get(state, "0") == "0" for state in states):
                 return
             await asyncio.sleep(pause)
-            pause = min(pause * 1.5, _LONGEST_PAUSE)  # large data takes long: few questions then
+            pause = min(pause * 1.5, _LONGEST_PAUSE)  # large data takes long: poll less often
 
     async def _info(self, section: str) -> dict[str, str] | None:
         """Return a section of the server's INFO, None if that is forbidden."""

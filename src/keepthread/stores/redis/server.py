@@ -1,4 +1,4 @@
-"""Find out what an acknowledged write survives on a server.
+"""Determine what acknowledged writes survive on a server.
 
 `appendfsync everysec` is less than it seems: while the server syncs its log, for up to two
 seconds, it acknowledges what it has not even handed to its kernel, and loses that when it is
@@ -37,7 +37,8 @@ async def require(link: RedisLink, asked: Durability | None) -> Durability:
     promise = await learn(link)
     if asked is not None and strength(promise.level) < strength(asked):
         raise DurabilityTooLow(
-            f"the Redis server gives `{promise.level}`: {promise.reason}; `{asked}` was asked for"
+            f"the Redis server provides only `{promise.level}`: {promise.reason}; `{asked}` was "
+            "requested"
         )
     return promise.level
 
@@ -56,10 +57,10 @@ def judge(settings: Mapping[str, str] | None, replicas: int) -> Promise:
     if promise.level != "power":
         return promise
     if not replicas:
-        return Promise("power", "no replica is waited for")
+        return Promise("power", "writes do not wait for a replica")
     followers = int(settings.get(_REPLICAS, "0"))
     if followers < replicas:
-        return Promise("power", f"{followers} of {replicas} replicas follow it")
+        return Promise("power", f"only {followers} of {replicas} replicas are connected")
     return Promise("replicated")
 
 
@@ -67,12 +68,12 @@ def _alone(settings: Mapping[str, str]) -> Promise:
     """Return the durability of a server without its replicas."""
     policy = settings.get("maxmemory-policy", "noeviction")
     if policy != "noeviction" and settings.get("maxmemory", "0") != "0":
-        return Promise("memory", f"it drops keys when its memory is full ({policy})")
+        return Promise("memory", f"it evicts keys when its memory is full ({policy})")
     if settings.get("appendonly") != "yes":
-        return Promise("memory", "it keeps no log of what it writes (appendonly no)")
+        return Promise("memory", "it does not log writes (appendonly no)")
     fsync = settings.get("appendfsync", "")
     if fsync == "everysec":
-        reason = "while it syncs its log it acknowledges what it has not written"
+        reason = "while syncing its log it acknowledges writes before logging them"
         return Promise("memory", f"{reason} (appendfsync everysec)")
     if fsync != "always":
         return Promise("process", f"it does not wait for its disk (appendfsync {fsync})")

@@ -82,7 +82,7 @@ class RedisBackend:
 
     async def create_session(self, tenant: str, session: SessionInfo) -> SessionInfo:
         session = replace(session, epoch=0, state="live")
-        encode_details(session)  # refuse it before anybody hears of it
+        encode_details(session)  # refuse it before it is announced
         key = await sessions.register(self.link, tenant, session, self._ttl)
         place = session_place(tenant, key)
         writer = PlaceWriter(self._announcer, tenant, place, session.owner, session.id)
@@ -315,9 +315,9 @@ class RedisStore(Front[RedisBackend]):
     ) -> Self:
         """Connect to a server (`redis://`, `rediss://`) or a cluster (`redis+cluster://`).
 
-        `durability` is the least that is accepted of what the server's settings give; None takes
-        what there is. `replicas` is how many must have a write before it is acknowledged. Sessions
-        made here live for `ttl` seconds from their latest activity, or for ever.
+        `durability` is the minimum that the server's settings must provide; None accepts
+        any. `replicas` is how many must have a write before it is acknowledged. Sessions
+        made here live for `ttl` seconds from their latest activity, or forever.
         """
         check_id(tenant, "tenant")
         cache_turns = _milliseconds(ttl)
@@ -341,5 +341,5 @@ def _milliseconds(ttl: float | None) -> int:
     if ttl is None:
         return 0
     if not 0 < ttl < MAX_COUNT // 1000:
-        raise InvalidInput(f"ttl must be a number of seconds above 0, not {ttl!r}")
+        raise InvalidInput(f"ttl must be more than 0 seconds, not {ttl!r}")
     return max(1, round(ttl * 1000))

@@ -1,7 +1,7 @@
 """The tables of a server in Redis.
 
 Keys, secrets and the audit log share one slot of a cluster; requests are in the slot of their
-tenant, because there are many. Requests end after a day without the help of anybody.
+tenant, because there are many. Requests expire automatically after a day.
 """
 
 from collections.abc import Collection, Sequence

@@ -14,7 +14,7 @@ from keepthread.types import Damage, Scope, SessionKey, Verification
 
 _PAGE: Final = 200
 _RECORDS: Final = 20  # records read at once; a part of a blob is large
-_NOT_WRITTEN: Final = "the row is not what was written"
+_NOT_WRITTEN: Final = "the row is corrupted"
 
 
 class _CheckedLog(NamedTuple):
@@ -82,11 +82,11 @@ class RedisInspection:
         described = unpack_record(place, state.record)
         id = described.info.id if described else ""
         if described is None or unpack_active(place, state.active) is None:
-            self._found(f"the record of session number {place.life} is not what was written", id)
+            self._found(f"the record of session number {place.life} is corrupted", id)
         end = (await find_head(self.link, place)).seq
         head = unpack_head(place, state.head)
         if head is None:
-            self._found("the end of the log is not what was written", id)
+            self._found("the end of the log is corrupted", id)
         return _CheckedLog(place, id, max(end, head[0].seq if head else 0), ids)
 
     async def _is_gone(self, place: Place) -> bool:
@@ -105,7 +105,7 @@ class RedisInspection:
             if self.progress:
                 self.progress(self.messages, max(count, self.messages))
         if log.ids > in_place:
-            self._found("an id has a position that is not its own", log.id)
+            self._found("an id points to the position of another message", log.id)
 
     async def _page(self, log: _CheckedLog, seqs: range, rows: list[bytes]) -> int:
         """Check rows; return how many of them have a correct id, or need none."""
@@ -117,7 +117,7 @@ class RedisInspection:
             if damaged:
                 self._found(_NOT_WRITTEN if row else "the message is missing", log.id, seq)
             elif place != b"%d" % seq:
-                self._found("the position of its id is not what was written", log.id, seq)
+                self._found("the position of its id is corrupted", log.id, seq)
             in_place += damaged or place is not None
         return in_place
 

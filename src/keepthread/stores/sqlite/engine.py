@@ -1,7 +1,7 @@
-"""One SQLite file: one thread that writes, one that reads; jobs that wait share a commit.
+"""One SQLite file: one thread that writes, one that reads; waiting jobs share a commit.
 
-Work is a function of a connection. The writer takes all that waits, runs it in one transaction
-and commits once; each piece of work is all or none, in a savepoint of its own if it has company.
+A job is a function of a connection. The writer runs all waiting jobs in one transaction and commits
+once; each job is atomic, in its own savepoint if there are several.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Reader(Worker):
         """Raise `Busy` if another process wrote to the file while it was read without locks."""
         if self._stamp is None or self.file.is_unchanged(self._stamp):
             return answer
-        changed = Busy(f"{self.file.path} was written to while it was read; try again")
+        changed = Busy(f"{self.file.path} changed while it was read; try again")
         return answer._replace(result=None, error=changed)
 
 
@@ -124,7 +124,7 @@ class _Writer(Worker):
             db.execute("COMMIT")
         except SQLITE_ERRORS as error:
             if db.in_transaction:
-                db.execute("ROLLBACK")  # if that fails too, the connection is closed
+                db.execute("ROLLBACK")  # if that also fails, the connection is closed
             failure = translate(error, self.file.path)
             return [JobResult(job, None, failure) for job in batch]
         self.commits += 1

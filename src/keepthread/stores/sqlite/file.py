@@ -27,7 +27,7 @@ from keepthread.stores.sqlite.uses import USES
 from keepthread.stores.validation import check_format
 
 if TYPE_CHECKING:
-    from pathlib import Path  # its import costs a twentieth of ours
+    from pathlib import Path  # slow to import
 
 _BY_CODE = {
     sqlite3.SQLITE_BUSY: (Busy, "another process held the store for too long"),
@@ -37,7 +37,7 @@ _BY_CODE = {
     sqlite3.SQLITE_PERM: (ReadOnly, "the store cannot be written"),
     sqlite3.SQLITE_CANTOPEN: (Unavailable, "the file cannot be opened"),
     sqlite3.SQLITE_IOERR: (Unavailable, "the disk failed to read or write"),
-    sqlite3.SQLITE_NOMEM: (Unavailable, "memory ran out"),
+    sqlite3.SQLITE_NOMEM: (Unavailable, "out of memory"),
     sqlite3.SQLITE_CORRUPT: (Damaged, "the file is damaged"),
     sqlite3.SQLITE_NOTADB: (
         Damaged,
@@ -271,7 +271,7 @@ class DatabaseFile:
         USES.check(self.path)
         try:
             if not self._lock.take(timeout=self._timeout):
-                raise Busy(f"{self.path}: another process keeps it from being opened")
+                raise Busy(f"{self.path}: another process is preventing it from being opened")
             with self._lock:
                 # Only the owner may read conversations; SQLite would create the file with mode
                 # 0644. An existing file is not opened here: closing it would drop SQLite's locks.
@@ -329,7 +329,7 @@ class DatabaseFile:
 
         SQLite 3.7.0 to 3.51.2 may lose writes if another connection commits while a log is
         checkpointed that was checkpointed before. So automatic checkpoints are off, and ours run
-        while nobody can commit. A failure costs nothing but a longer log: the next one tries again.
+        while nobody can commit. A failure only makes the log longer: the next checkpoint retries.
         """
         with suppress(OSError, sqlite3.Error):
             if self._lock.take():
@@ -354,7 +354,7 @@ class DatabaseFile:
     def empty_log(self, db: sqlite3.Connection, patience: float) -> bool:
         """Move the whole log into the file and truncate it; return whether that worked.
 
-        It does not while somebody reads an older moment of the file; that is waited for.
+        It fails while a reader uses an older snapshot of the file; this call waits for it.
         """
         if not self._lock.take(timeout=self._timeout):
             return False
@@ -407,7 +407,7 @@ class DatabaseFile:
             for pragma in way.pragmas:
                 db.execute(pragma).fetchall()
             if self._is_empty(db):
-                raise WrongFormat(f"{self.path} is empty; open it once where it can be written")
+                raise WrongFormat(f"{self.path} is empty; open it once with write access")
             self._check_schema(db)
         except BaseException:
             db.close()

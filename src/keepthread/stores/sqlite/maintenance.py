@@ -20,7 +20,7 @@ from keepthread.stores.sqlite.uses import USES
 from keepthread.types import Cleaning, Residue
 
 if TYPE_CHECKING:
-    from pathlib import Path  # its import costs a twentieth of ours
+    from pathlib import Path  # slow to import
 
 _PAGES: Final = 1000
 
@@ -34,7 +34,7 @@ def copy_file(db: sqlite3.Connection, target: Path, progress: Progress | None) -
         with private_copy(target) as part:
             _copy(db, part, progress)
     except FileExistsError:
-        raise InvalidInput(f"{target} already exists; a backup overwrites nothing") from None
+        raise InvalidInput(f"{target} already exists; a backup never overwrites a file") from None
     except OSError as error:
         raise translate_os(error, target) from error
     except sqlite3.Error as error:
@@ -87,8 +87,8 @@ def clean_erased(
     cleaning = clean(db, file, rewrite=rewrite or (erased and small), probes=probes)
     if not erased or rewrite or small:
         return cleaning
-    why = "unused space and the index of words may hold pieces too short to be searched for"
-    until = "it is rewritten: rewrite=True does that now"
+    why = "unused space and the word index may contain pieces too short to search for"
+    until = "it is rewritten (rewrite=True does that now)"
     return cleaning._replace(residues=[Residue(file.path.name, why, until), *cleaning.residues])
 
 
@@ -108,15 +108,15 @@ def clean(
     if emptied:
         done.append(f"the log {log.name} was emptied")
     else:
-        why = "a program reads an older moment of the file, so its log cannot be emptied"
-        until = "that program is done and the store is opened again"
+        why = "a program is reading an older snapshot of the file, so its log cannot be emptied"
+        until = "that program finishes and the store is opened again"
         residues.append(Residue(f"{name}, {log.name}", why, until))
     files = [path for path in (file.path, log) if path.exists()]
     return Cleaning(
         done,
         [path.name for path in files],
         search(file.path, log, probes),
-        [*residues, Residue(f"backups of {name}", "they are not looked at", "they are deleted")],
+        [*residues, Residue(f"backups of {name}", "they are not searched", "they are deleted")],
         again=not (emptied and rewritten),
     )
 
@@ -125,12 +125,12 @@ def _rewrite(db: sqlite3.Connection, path: Path, done: list[str], residues: list
     try:
         if db.execute(_HAS_WORDS).fetchone():
             db.execute("INSERT INTO words(words) VALUES('optimize')")
-            done.append("the index of words was merged")
+            done.append("the word index was merged")
         db.execute("VACUUM")
         done.append(f"{path.name} was rewritten")
     except sqlite3.Error as error:
         why = f"it could not be rewritten, and unused space in it may hold copies ({error})"
-        residues.append(Residue(path.name, why, "it can be, and the store is opened again"))
+        residues.append(Residue(path.name, why, "that is possible and the store is opened again"))
         return False
     return True
 

@@ -1,7 +1,7 @@
 """The schema a file must have: the tables, indexes and views of `schema.sql`, nothing else.
 
-A trigger or a view that somebody else wrote runs its own SQL whenever we read or write, so a file
-that they prepared could copy messages, change them or keep what `forget` removes.
+A trigger or a view that somebody else wrote runs its own SQL whenever we read or write, so a
+prepared file could copy messages, change them, or retain data that `forget` removes.
 """
 
 from __future__ import annotations

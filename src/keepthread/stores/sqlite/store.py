@@ -53,7 +53,7 @@ from keepthread.types import (
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path  # its import costs a twentieth of ours
+    from pathlib import Path  # slow to import
 
 _SYNCHRONOUS: Final = {"power": "FULL", "process": "NORMAL"}
 _ROW_BYTES: Final = 200  # bytes that a recount writes for a message
@@ -274,8 +274,8 @@ class SQLiteStore(Front[SQLiteBackend]):
     ) -> Self:
         """Open a file, or create it.
 
-        `durability` is the least that is accepted: `power` (the default) survives a power cut,
-        `process` is faster and survives the death of the process alone. `busy_timeout` is how many
+        `durability` is the minimum: `power` (the default) survives power loss; `process` is faster
+        and survives only a crash of the process. `busy_timeout` is how many
         seconds to wait for another process. A file that cannot be written is opened for reading.
         """
         check_id(tenant, "tenant")  # before a thread is started
@@ -283,7 +283,9 @@ class SQLiteStore(Front[SQLiteBackend]):
         if level == "memory":
             level = "process"  # the lowest that a file provides
         if level not in _SYNCHRONOUS:
-            raise DurabilityTooLow(f"a SQLite file gives `power` at most; {level} was asked for")
+            raise DurabilityTooLow(
+                f"a SQLite file provides `power` at most, but `{level}` was requested"
+            )
         from pathlib import Path  # noqa: PLC0415 - not before a file is opened: it is slow to import
 
         file = DatabaseFile(

@@ -18,7 +18,7 @@ from keepthread.errors import Unavailable
 from keepthread.stores.private_files import BINARY
 
 if TYPE_CHECKING:
-    from pathlib import Path  # its import costs a twentieth of ours
+    from pathlib import Path  # slow to import
 
 FORK_TIMEOUT: Final = 10.0
 """Seconds that a fork waits for running transactions."""
@@ -85,7 +85,7 @@ class Uses:
         if self._unsafe and _inode(path) in self._unsafe:
             raise Unavailable(
                 f"{path} was in use while this process was forked, so SQLite's locks on it do not"
-                " work here; start the process by 'spawn', or fork while the store is idle"
+                " work here; start the process with 'spawn', or fork while the store is idle"
             )
 
     def descriptor(self, path: Path) -> int:

@@ -20,7 +20,7 @@ _STRIDE = 10_000
 _MOST_PLACED = 20
 _MOST_TRIED = 100_000
 _MAX_MISSING = 1000
-_NOT_WRITTEN = "the row is not what was written"
+_NOT_WRITTEN = "the row is corrupted"
 
 
 class _Log:
@@ -92,7 +92,7 @@ class SQLiteInspection:
             mine = tenant == self.tenant
             self.logs[sid] = _Log(str(id), mine=mine)
             if not sessions.intact(row):  # of another tenant, only its number is reported
-                what = f"the record of session number {sid} is not what was written"
+                what = f"the record of session number {sid} is corrupted"
                 self.damages.append(Damage(what=what, session=str(id) if mine else ""))
 
     def _messages(self) -> None:
@@ -171,7 +171,7 @@ class SQLiteInspection:
                 log = self.logs.get(sid)
                 name = f"{kind}/{key} of {owner or 'the tenant'}" if mine else f"number {version}"
                 session = log.id if log and mine else ""
-                what = f"the record {name} is not what was written"
+                what = f"the record {name} is corrupted"
                 self.damages.append(Damage(what=what, session=session))
 
     def _tables(self) -> None:
@@ -179,10 +179,10 @@ class SQLiteInspection:
         for id, tenant, data in self.db.execute(SQL["every_key"]):
             if not is_sound_key(id, data):
                 which = f"the API key {id!r}" if tenant == self.tenant else "an API key"
-                self.damages.append(Damage(what=f"{which} is not what was written"))
+                self.damages.append(Damage(what=f"{which} is corrupted"))
         for number, _, data in self.db.execute(SQL["every_entry"]):
             if not is_sound_entry(data):
-                what = f"entry {number} of the audit log is not what was written"
+                what = f"entry {number} of the audit log is corrupted"
                 self.damages.append(Damage(what=what))
 
     def _words(self) -> None:
@@ -191,7 +191,7 @@ class SQLiteInspection:
             self.db.execute(SQL["vocabulary"])
             self.db.execute(SQL["count_words"]).fetchone()
         except sqlite3.DatabaseError as error:
-            what = f"the index of words cannot be read: {error}; the next search builds it again"
+            what = f"the word index cannot be read: {error}; the next search rebuilds it"
             self.damages.append(Damage(what=what))
 
     def _file(self) -> None:

@@ -24,7 +24,7 @@ from keepthread.stores.sqlite.file import SQLITE_ERRORS, DatabaseFile, translate
 from keepthread.stores.sqlite.uses import USES, Use
 
 if TYPE_CHECKING:
-    from pathlib import Path  # its import costs a twentieth of ours
+    from pathlib import Path  # slow to import
 
 T = TypeVar("T")
 Work: TypeAlias = Callable[[sqlite3.Connection], T]
@@ -54,7 +54,7 @@ class Bell(Generic[T]):
         self._pipe = _watched_pipe(loop, self._answer) if with_pipe else None
 
     def ring(self, item: T) -> None:
-        """Pass an item to the loop; if the loop is closed, discard it, because nobody waits."""
+        """Pass an item to the loop; if the loop is closed, discard it: there is no waiter."""
         self._items.append(item)
         with self._lock:  # a closed descriptor may have been reused by now
             if self._pipe and _write(self._pipe[1]):
@@ -69,7 +69,7 @@ class Bell(Generic[T]):
         except RuntimeError:
             running = None
         if running is not self.loop:
-            with suppress(RuntimeError):  # the loop is closed, so nobody waits
+            with suppress(RuntimeError):  # the loop is closed, so there is no waiter
                 self.loop.call_soon_threadsafe(self.close)
                 return
         self.close()
@@ -182,7 +182,7 @@ class Worker:
     def hand_over(self, jobs: list[Job]) -> None:
         """Put jobs into the queue; after the thread has ended, they fail."""
         self._jobs.put(jobs)
-        if self._ended:  # nobody takes them
+        if self._ended:  # the thread no longer takes them
             self._refuse_rest()
 
     def stop(self) -> None:
@@ -329,7 +329,7 @@ def _ours(error: BaseException, path: Path) -> Exception:
     if isinstance(error, SQLITE_ERRORS):
         return translate(error, path)
     if isinstance(error, MemoryError):
-        return Unavailable(f"{path}: memory ran out")
+        return Unavailable(f"{path}: out of memory")
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
     # A future rejects StopIteration; the others would end the caller's event loop or task.
