@@ -185,7 +185,7 @@ class ModelCut(ModelError):
     retryable = True
 
     def __init__(self, message: str, partial: str = "") -> None:
-        """Keep the text that arrived with the reason."""
+        """Store the reason and the text that had arrived."""
         super().__init__(message)
         self.partial = partial
 

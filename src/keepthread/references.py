@@ -16,7 +16,7 @@ How: TypeAlias = Literal[
     "recalled",
     "other",
 ]
-"""How a message of a prompt was made.
+"""The origin of a message in a prompt.
 
 `whole`: a message of the log. `alone`: a pinned or important one, quoted if it must be. `cut`: one
 that was too large. `short`: the stored digest of a long answer. `lines`: a tool call and its
@@ -72,7 +72,7 @@ class Reference(NamedTuple):
 
     how: How
     seqs: Sequence[int] = ()
-    """Positions in the session's log; for a call in lines, 0 is a result that is missing."""
+    """Positions in the session's log; in a call shown as lines, 0 is a missing result."""
     digest: str = ""
     """The keyed digest of the message; empty once something it was made of was forgotten."""
     number: int = 0
@@ -98,7 +98,7 @@ class Reference(NamedTuple):
 
 
 class References(NamedTuple):
-    """The sources of the prompt of a context, in its order."""
+    """The sources of a context's prompt, in order."""
 
     session: str
     """The key of the session whose log the positions are of."""

@@ -13,14 +13,14 @@ V = TypeVar("V")
 
 
 class LeastRecent(Generic[K, V]):
-    """Up to `limit` values by their keys; the one that was used longest ago goes first.
+    """Up to `limit` values by their keys; the least recently used one is evicted first.
 
     Threads may share it without a lock: at worst an entry is missing for a moment, or one goes too
     early. Its users work without an entry.
     """
 
     def __init__(self, limit: int) -> None:
-        """Begin empty."""
+        """Start empty."""
         self._limit = limit
         self._kept: dict[K, V] = {}
 

@@ -127,7 +127,7 @@ class SessionInfo:
     ready: bool = True
     """False while a fork, import or copy is being written; such a session is not listed."""
     forgotten: bool = False
-    """Whether it was forgotten as a whole: its tombstones are internal, and nothing shows it."""
+    """Whether the whole session was forgotten: its tombstones are internal and never shown."""
     delimiter: str = ""
     """A random delimiter around quoted text in its contexts, chosen when it is created."""
     key: SessionKey = SessionKey("")
@@ -349,7 +349,7 @@ class Unread(NamedTuple):
 
 
 class MessageFilter(NamedTuple):
-    """Limits a search to messages of some time and some roles."""
+    """Limits a search to a time range and to some roles."""
 
     since: float = -inf
     """Written at this time or later; seconds since 1970."""
@@ -450,7 +450,7 @@ class Damage(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Something that was written: it says what to read again, and contains no text.
+    """A change to stored data: says what to read again, and contains no text.
 
     `owner` is empty if it concerns the whole tenant; `ids` are of messages, facts or receipts.
     """

@@ -109,12 +109,12 @@ _LONGEST_TABLE: Final = 4096
 
 
 def sanitize(text: str) -> str:
-    """Return a text that every wire carries, with no mark that a chat template would obey."""
+    """Return a text that every API accepts, without marks that a chat template would interpret."""
     return escaped(sendable(text))
 
 
 def sendable(text: str) -> str:
-    """Return a text without what JSON parsers and models choke on: lone surrogates and NUL."""
+    """Return a text without lone surrogates and NUL, which break parsers and models."""
     if "\0" in text:
         text = text.replace("\0", "")
     if not text.isascii() and re.search(_SURROGATE, text):

@@ -35,7 +35,7 @@ def line(message: Message) -> str:
 
 
 class TextCounter:
-    """Counts what a message takes in a context that becomes one text: its lines, and no more."""
+    """Counts the tokens of a message's lines in a context rendered as text."""
 
     def __init__(self, counter: TokenCounter) -> None:
         """Take the counter of messages."""
@@ -81,7 +81,7 @@ class Context:
 
     @cached_property
     def truncated(self) -> frozenset[int]:
-        """Return the positions of messages that are shown with their middle left out."""
+        """Return the positions of messages shown with their middle left out."""
         cut = [reference for _, reference in self.selection.made if reference.how == "cut"]
         return frozenset(seq for reference in cut for seq in reference.seqs)
 
@@ -93,7 +93,7 @@ class Context:
 
     @cached_property
     def why(self) -> Why:
-        """Return what is in, what is out, and the reason for each."""
+        """Return what is included, what is left out, and the reason for each."""
         return Why(self.selection)
 
     @cached_property
@@ -102,10 +102,10 @@ class Context:
         return render_text(self.selection)
 
     def to_openai_chat(self, provider: str = "") -> dict[str, Any]:
-        """Return `messages` for OpenAI's chat completions and servers that are compatible.
+        """Return `messages` for OpenAI's chat completions and compatible servers.
 
-        Pass the host you send them to as `provider`: items that it gave itself, such as
-        `reasoning_content`, go back to it alone. Other servers refuse them.
+        Pass the host you send them to as `provider`: items it returned earlier, such as
+        `reasoning_content`, are sent back only to it; other servers refuse them.
         """
         return openai_chat.render(self._for_api(), provider)
 
@@ -126,7 +126,7 @@ class Context:
     def _for_api(self) -> Selection:
         if self.is_text:
             raise InvalidInput(
-                "this context was asked for as text, so its budget does not count what an API adds;"
-                " call context() without text=True"
+                "this context was built with text=True, so its budget does not include API "
+                "overhead; call context() without text=True"
             )
         return self.selection

@@ -74,12 +74,14 @@ class Difference(NamedTuple):
     def __str__(self) -> str:
         """Return it as readable text."""
         before, after = self.tokens
-        lines = [f"{before:,} of {self.budget[0]:,} tokens, then {after:,} of {self.budget[1]:,}"]
+        lines = [
+            f"{before:,} of {self.budget[0]:,} tokens before, {after:,} of {self.budget[1]:,} after"
+        ]
         for change in self.sections:
             if change.gained:
                 sizes = f"{change.before:>7,} -> {change.after:>7,}"
                 lines.append(f"{change.section:>8}  {sizes}  {change.gained:+,}")
-        for title, parts in (("came in", self.came), ("went out", self.went)):
+        for title, parts in (("added", self.came), ("removed", self.went)):
             lines += [f"{title:>8}  {_words(part)}, {_reason(part)}" for part in parts]
         lines += [f"   moved  {_words(m)}, {m.before} to {m.after}" for m in self.moved]
         return "\n".join(lines)

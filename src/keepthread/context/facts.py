@@ -11,7 +11,7 @@ from keepthread.references import Reference
 from keepthread.types import Message
 
 _TITLE: Final = "Known facts about the user"
-_USED_UP: Final = "facts of the profile: the facts' share of the budget is used up"
+_USED_UP: Final = "profile facts left out: the facts section has reached its share of the budget"
 
 
 def profile_that_fits(material: Material, room: int, account: WhyBuilder) -> Message | None:
@@ -28,7 +28,7 @@ def profile_that_fits(material: Material, room: int, account: WhyBuilder) -> Mes
     if message is not None:
         account.add_facts(profile[:shown])
         account.made.append((message, Reference("facts", facts=facts_of(profile[:shown]))))
-        reason = f"{shown} facts of the profile" if shown > 1 else "a fact of the profile"
+        reason = f"{shown} profile facts" if shown > 1 else "a profile fact"
         account.add_range(0, 0, 1, message.tokens, "facts", reason)
     return message
 

@@ -120,7 +120,7 @@ class Cues(NamedTuple):
     table: Sequence[Cue] = CUES
 
     def score(self, message: Message) -> Importance | None:
-        """Return how much a message matters and why, or None if it is like any other."""
+        """Return a message's importance and the reason, or None if it has none."""
         if not _may_matter(message):
             return None
         answer = message.role == "assistant"

@@ -74,7 +74,7 @@ def _cut(text: str, delimiter: str) -> str:
 
 
 def speaker(message: Message) -> str:
-    """Return who says it, as a person would read it: `User`, `User bob`, `User (web) bob`.
+    """Return the speaker's label: `User`, `User bob`, `User (web) bob`.
 
     A name is one word without parentheses, and comes last: it can pose as no role and as no
     origin, and a line that is cut for its length keeps both.
@@ -108,7 +108,7 @@ def quotation(message: Message) -> str:
 
 
 def in_short(text: str) -> str:
-    """Return a model's digest of an answer as a quotation: nobody wrote it in these words."""
+    """Return a model's digest of an answer as a quotation, because it is not verbatim."""
     return "\n".join(["In short:", *(f"> {line}" for line in sanitize(text).splitlines())])
 
 

@@ -29,7 +29,7 @@ _SURELY: Final = 0.75
 _LABEL: Final = 5
 """Tokens of a line that are not of the piece itself."""
 _NO_DAY: Final = "unknown day"
-_NO_ROOM: Final = "recalled, but its share of the budget is used up"
+_NO_ROOM: Final = "relevant, but the recall section has reached its share of the budget"
 
 
 class _RecallLine(NamedTuple):
@@ -203,7 +203,7 @@ def _explain(
         tokens = min(left, line.tokens)
         left -= tokens
         account.choices.append(_choice(line, tokens, "recalled", line.hit.reason))
-    around = "; ".join(["the quotation around what was recalled", *notes])
+    around = "; ".join(["the quotation around recalled messages", *notes])
     account.add_range(0, 0, 1, left, "recalled", around)
 
 

@@ -1,4 +1,4 @@
-"""Sections: the parts of a context beside the window, and the share of tokens of each."""
+"""Sections: the parts of a context other than the window, and their shares of the tokens."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -192,9 +192,9 @@ def _speaks(name: SectionName, material: Material) -> bool:
 MAX_FOLLOWED: Final = 100
 """Pins, notes and cached results of a session that a context looks at: of each, those set last."""
 _BEYOND: Final = {
-    "pins": f"pins: only the {MAX_FOLLOWED} that were pinned last are looked at",
-    "notes": f"notes: only the {MAX_FOLLOWED} that were added last are looked at",
-    "tools": f"cached results: only the {MAX_FOLLOWED} that were used last are looked at",
+    "pins": f"pins: only the newest {MAX_FOLLOWED} are considered",
+    "notes": f"notes: only the newest {MAX_FOLLOWED} are considered",
+    "tools": f"cached results: only the {MAX_FOLLOWED} used last are considered",
 }
 
 
@@ -218,7 +218,7 @@ def newest_that_fit(
     shown: list[Message] = []
     for message in reversed(messages):
         if message.tokens > left:
-            lacking = f"{reason}, but the {section}' share of the budget is used up"
+            lacking = f"{reason}, but the {section} have reached their share of the budget"
             account.add([message], "", lacking)
         else:
             left -= message.tokens
@@ -228,7 +228,7 @@ def newest_that_fit(
     return shown
 
 
-SYSTEM_MESSAGE: Final = "a system message of the operator"
+SYSTEM_MESSAGE: Final = "an operator's system message"
 
 
 def oldest_that_fit(messages: Sequence[Message], room: int, account: WhyBuilder) -> list[Message]:
@@ -236,7 +236,9 @@ def oldest_that_fit(messages: Sequence[Message], room: int, account: WhyBuilder)
     shown: list[Message] = []
     for message in messages:
         if message.tokens > room:
-            lacking = f"{SYSTEM_MESSAGE}, but the system messages' share of the budget is used up"
+            lacking = (
+                f"{SYSTEM_MESSAGE}, but the system messages have reached their share of the budget"
+            )
             account.add([message], "", lacking)
         else:
             room -= message.tokens
@@ -253,7 +255,7 @@ def cached_that_fit(
     fitting: list[CachedResult] = []
     for each in reversed([each for each in results if each.result.seq not in seen]):
         tokens = each.call.tokens + each.result.tokens
-        reason = f"remembered, {each.left} of {each.cache_turns} turns left"
+        reason = f"cached, {each.left} of {each.cache_turns} turns left"
         seq = each.result.seq
         if tokens > left:
             account.add_range(seq, seq, 1, each.result.tokens, "", f"{reason}, but does not fit")

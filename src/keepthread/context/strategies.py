@@ -46,7 +46,7 @@ from keepthread.types import Digest, Message, Selection
 Overflow: TypeAlias = Literal["trim", "keep", "raise"]
 
 LEAST_STEP: Final = 2048
-"""Tokens; contexts that are smaller slide, because providers cache no prompt that short."""
+"""Minimum step in tokens; smaller contexts slide, because providers do not cache short prompts."""
 STEP_SHARE: Final = 0.3
 _UNDIGESTED: Final = 20
 NOT_SUMMARIZED: Final = f"{OLDER}, not summarized"
@@ -89,7 +89,7 @@ class Window:
             raise InvalidInput("step cannot be negative, max_messages must be at least 1")
         names = [section.name for section in self.sections]
         if len(set(names)) < len(names):
-            raise InvalidInput("a strategy has each section once")
+            raise InvalidInput("a strategy can have each section only once")
 
     def select(self, material: Material, budget: int) -> Selection:
         """Return what to show within the budget, and the reason for each choice."""
@@ -138,7 +138,7 @@ class Summarized(Window):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hybrid(Summarized):
-    """As `Summarized`, and important messages stay word for word.
+    """Like `Summarized`, but important messages stay word for word.
 
     Messages related to the newest user message are recalled, from other sessions of the owner too
     if `recall` is "owner".
@@ -268,8 +268,8 @@ class WindowPlan:
         newest = self.material.newest_user
         if self.room < 0:
             raise BudgetTooSmall(
-                f"the system prompt needs {self.material.system_tokens} tokens and what a wire"
-                f" adds {self.frame}; the budget is {self.budget}"
+                f"the system prompt needs {self.material.system_tokens} tokens and the API "
+                f"overhead {self.frame}; the budget is {self.budget}"
             )
         if newest is None or newest.tokens <= self.room // 2 or self.rules.overflow == "keep":
             return newest
@@ -281,9 +281,9 @@ class WindowPlan:
             cut = cut or shorten(newest, self.room, counter)
         if cut is None:
             raise BudgetTooSmall(
-                f"the newest message alone needs {newest.tokens} tokens, the system prompt"
-                f" {self.material.system_tokens} and what a wire adds {self.frame};"
-                f" the budget is {self.budget}"
+                f"the newest message alone needs {newest.tokens} tokens, the system prompt "
+                f"{self.material.system_tokens} and the API overhead {self.frame}; the budget is "
+                f"{self.budget}"
             )
         self.account.made += cuts([newest], [cut])
         return cut
@@ -400,9 +400,13 @@ class WindowPlan:
         summary_section = render_summary(past, room, counter, delimiter, self.rules.brief_turns)
         if summary_section.message is not None:
             summary = past.summary if summary_section.summarized else None
-            reason = f"a summary of what ends at {summary.last}" if summary else "what came before"
+            reason = (
+                f"a summary of everything up to {summary.last}" if summary else "earlier messages"
+            )
             reason += (
-                f", then in short from {summary_section.since} on" if summary_section.since else ""
+                f", then one line per turn from {summary_section.since} on"
+                if summary_section.since
+                else ""
             )
             self.account.add_range(0, 0, 1, summary_section.message.tokens, "summary", reason)
             self.account.made.append((summary_section.message, summary_section.reference))
@@ -423,7 +427,7 @@ class WindowPlan:
         if lacking:
             seqs = [message.seq for message in lacking]
             tokens = sum(message.tokens for message in lacking)
-            reason = "important, but the important messages' share of the budget is used up"
+            reason = "important, but the important messages have reached their share of the budget"
             self.account.add_range(min(seqs), max(seqs), len(seqs), tokens, "", reason)
         return sorted(shown, key=lambda m: m.seq)
 

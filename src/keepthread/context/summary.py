@@ -15,7 +15,7 @@ from keepthread.text_caches import register_cache
 from keepthread.types import Message, Origin, Summary
 
 COVERED: Final = "covered by the summary"
-IN_SHORT: Final = "shown in short"
+IN_SHORT: Final = "one line per turn"
 _TITLE: Final = "Earlier conversation, in short"
 _SOURCES: Final[Mapping[Origin, str]] = {
     "web": ", partly from the web",
@@ -29,7 +29,7 @@ _LEAST_BYTES: Final = 60  # of a summary that are worth a quotation
 
 
 class SummarySection(NamedTuple):
-    """The message with the summary, and the first position that is shown in short after it."""
+    """The message with the summary, and the first position that is one line per turn after it."""
 
     message: Message | None = None
     since: int = 0
@@ -130,7 +130,7 @@ class _SummaryBlock(NamedTuple):
     """The number of the size of the lines."""
 
 
-@lru_cache(maxsize=512)  # between two steps it is the same block, and counting is what it costs
+@lru_cache(maxsize=512)  # between two steps it is the same block; counting is the expensive part
 def _fit(
     counter: TokenCounter, delimiter: str, text: str, gap: _Gap, room: int, source: str
 ) -> _SummaryBlock | None:

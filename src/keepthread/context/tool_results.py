@@ -77,7 +77,7 @@ class CacheEntry(NamedTuple):
         }
 
     def used(self, turn: int) -> "CacheEntry":
-        """Return the entry after it served in a turn: its lifetime starts again."""
+        """Return the entry after a use in a turn: its lifetime starts again."""
         return self._replace(last=max(self.last, turn + self.cache_turns - 1))
 
     def until(self, turn: int) -> "CacheEntry":
@@ -121,7 +121,7 @@ def _shown(
     if result.counter != counter.name or result.tool_call_id != entry.call:
         result = replace(result, tool_call_id=entry.call, counter=counter.name)
         result = replace(result, tokens=counter.count(result))
-    left = min(entry.last - turn + 1, entry.cache_turns)  # nobody may have asked yet
+    left = min(entry.last - turn + 1, entry.cache_turns)  # there may be no question yet
     return CachedResult(call, result, left, entry.cache_turns)
 
 
@@ -137,7 +137,7 @@ def call_of(key: str, wish: ToolCall, result: str, counter: TokenCounter) -> Mes
     )
 
 
-@lru_cache(maxsize=1024)  # every context asks, and counting is what it costs
+@lru_cache(maxsize=1024)  # every context calls this; counting is the expensive part
 def _cost(counter: TokenCounter, wish: ToolCall) -> int:
     return counter.count(Message(role="assistant", tool_calls=(wish,)))
 

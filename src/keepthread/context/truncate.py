@@ -15,7 +15,7 @@ LEAST_TEXT = 16
 def shorten(message: Message, tokens: int, counter: TokenCounter) -> Message | None:
     """Return the message cut to at most `tokens`, or None if nothing sensible fits.
 
-    The beginning and the end are kept. Items that a provider wrote cannot be cut and goes.
+    The beginning and the end are kept. Items that a provider wrote cannot be cut and are dropped.
     """
     if message.tokens <= tokens:
         return message

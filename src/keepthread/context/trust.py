@@ -9,19 +9,19 @@ from typing import Final, cast
 from keepthread.types import Message, Origin
 
 TRUST: Final[tuple[Origin, ...]] = ("operator", "user", "assistant", "tool", "import", "web")
-"""Whose word counts how much, the most trusted first."""
+"""Origins, from the most to the least trusted."""
 LOWEST_ORIGIN: Final = "lowest_origin"
 """The name under which a message's meta has the least trusted origin of what it was made from."""
 _RANKS: Final = {origin: len(TRUST) - place for place, origin in enumerate(TRUST)}
 
 
 def rank(origin: Origin) -> int:
-    """Return how much a word counts; a higher number is more."""
+    """Return the rank of an origin; higher is more trusted."""
     return _RANKS[origin]
 
 
 def origin_of(message: Message) -> Origin:
-    """Return whose word a message is."""
+    """Return the origin of a message."""
     return message.origin or ("operator" if message.role == "system" else message.role)
 
 

@@ -1,4 +1,4 @@
-"""Views: a budget and a strategy, be it one of ours or a user's own."""
+"""Views: a budget and a strategy, built-in or custom."""
 
 from dataclasses import dataclass, field
 from typing import Final, cast, get_args
@@ -56,7 +56,7 @@ class SelectPlan:
 
 
 def plan_of(strategy: Strategy, material: Material, budget: int) -> ContextPlan:
-    """Return the plan of a strategy, be it one that only selects."""
+    """Return the plan of a strategy, even of one that has only `select`."""
     plan = getattr(strategy, "plan", None)
     return plan(material, budget) if plan else SelectPlan(strategy, material, budget)
 

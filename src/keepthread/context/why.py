@@ -1,4 +1,4 @@
-"""Why a context is what it is: a line for each range of messages with the same outcome."""
+"""The explanation of a context: one line per range of messages with the same outcome."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -17,7 +17,7 @@ class WhyBuilder:
     """Collects choices; its size grows with what is shown, not with the log."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
+        """Start empty."""
         self.choices: list[Choice] = []
         self._left_out: list[tuple[int, Sequence[Message], str]] = []
         """Messages that are left out and the reason, each with the number of choices before it."""
@@ -62,7 +62,7 @@ class WhyBuilder:
         if first:
             before = HiddenRanges.of(hidden)
             messages, tokens = before.hidden_before(hidden[first - 1].last)
-            reason = f"cleared or rewound, in {first:,} ranges"
+            reason = f"cleared or rewound ({first:,} ranges)"
             self.add_range(hidden[0].first, hidden[first - 1].last, messages, tokens, "", reason)
         for span in hidden[first:]:
             count = span.last - span.first + 1
@@ -173,12 +173,12 @@ class Why:
 
     @property
     def shown(self) -> tuple[Choice, ...]:
-        """Return what is in."""
+        """Return what is included."""
         return tuple(choice for choice in self.choices if choice.section)
 
     @property
     def left_out(self) -> tuple[Choice, ...]:
-        """Return what is out."""
+        """Return what is left out."""
         return tuple(choice for choice in self.choices if not choice.section)
 
     @property
@@ -222,7 +222,7 @@ class Why:
         return found
 
     def __str__(self) -> str:
-        """Return an account for people."""
+        """Return the explanation as readable text."""
         lines = [f"{self.tokens:,} of {self.budget:,} tokens", self.bar()]
         for title, choices in (("in", self.shown), ("out", self.left_out)):
             lines += [f"{title:>4}  {_words(choice)}" for choice in choices if not choice.session]

@@ -70,11 +70,11 @@ only the recent ones are shown."""
 
 CONTEXT_FRAME: Final = 16
 """Tokens set aside in every context for what a wire may demand around the messages."""
-AMONG_NEWEST: Final = "among the newest that fit"
+AMONG_NEWEST: Final = "among the newest messages that fit"
 OLDER: Final = "older than the window"
 _LINES_FOR_ONE: Final = 4
 """How many calls in lines take about as many tokens as one with its results; for reading ahead."""
-IN_LINES: Final = "among the newest that fit, tool calls in a line each"
+IN_LINES: Final = "among the newest messages that fit, tool calls in a line each"
 NO_TOOL_CALLS: Final = "a tool call or its result, which this view does not show"
 
 
@@ -375,7 +375,7 @@ class WindowLayout:
         if newest is not None and at < len(seen):
             whole = self.material.newest_user
             cut = whole is not None and whole.tokens != newest.tokens
-            reason = f"cut from {whole.tokens} tokens" if whole and cut else "always shown"
+            reason = f"truncated from {whole.tokens} tokens" if whole and cut else "always shown"
             self.account.add([newest], "newest", f"the newest user message, {reason}")
         self._explain_some(seen[at + 1 :])
 
@@ -387,7 +387,7 @@ class WindowLayout:
         self.account.add(plain, "window", AMONG_NEWEST)
         if short:
             some = [m for m in seen if m.seq in short]
-            self.account.add(some, "window", "an older answer, in short")
+            self.account.add(some, "window", "an older answer, shown as a digest")
 
     def _explain_lines(self, seen: Sequence[Message]) -> Sequence[Message]:
         """Note the part with calls in lines, up to the last of them, and return the other part."""
@@ -439,7 +439,7 @@ class WindowLayout:
         for block in self.callers:
             if block.call.seq < first:
                 late = [m for m in block.members() if m.seq > first]
-                self.account.add(late, "", block.fault or "its call is older than the window")
+                self.account.add(late, "", block.fault or "its tool call is older than the window")
 
 
 def _in_lines(block: Block) -> Reference:

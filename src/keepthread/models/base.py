@@ -174,7 +174,7 @@ class RemoteModel(ABC):
         await self._clients.close()
 
     async def context_window(self) -> int | None:
-        """Return the tokens that it takes, prompt and answer together; None if nobody knows.
+        """Return the context window in tokens, prompt and answer together; None if unknown.
 
         The provider's own models are known; other services are asked. One that cannot be reached
         raises `ModelUnavailable`.
@@ -254,7 +254,8 @@ class RemoteModel(ABC):
         endpoint = self._endpoint
         if endpoint.key is None and self._url == self.own:
             raise ModelDenied(
-                f"{endpoint.host} needs a key: give one as key, or the base_url of a server without"
+                f"{endpoint.host} requires a key: pass key=…, or the base_url of a server that "
+                "needs none"
             )
         await self.warm()
 
@@ -265,7 +266,7 @@ class RemoteModel(ABC):
                 self._failures = _failures_of(sdk)
                 self._without = dict.fromkeys(("Authorization", "X-Api-Key"), sdk.Omit())
                 self._spare = self._new_client(sdk)
-                self._sdk = sdk  # last: other threads take it as the sign that all is ready
+                self._sdk = sdk  # set last: other threads use it to check readiness
 
     def _client(self) -> Any:
         """Return a client for the running loop."""

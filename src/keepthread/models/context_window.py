@@ -1,4 +1,4 @@
-"""How many tokens a model takes: what its service says, what is known of it, or a safe number."""
+"""The context window of a model: as reported by its service, as known, or a safe default."""
 
 import asyncio
 import re
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol, cast
 
 DEFAULT_WINDOW: Final = 32_768
-"""Tokens that are assumed of a model of which nothing is known."""
+"""The assumed context window of an unknown model."""
 _OLLAMA_DEFAULT: Final = 4096
 """Tokens that Ollama gives a model if neither the model nor the server sets another number."""
 _SECONDS: Final = 2.0
@@ -51,7 +51,7 @@ async def window_of_service(service: ModelService, name: str, models: str) -> in
     """Return the tokens that a service says a model takes, or None if it does not say.
 
     `models` is the path of its list of models; other paths begin at the host. A service that does
-    not answer soon says nothing.
+    not answer quickly counts as unknown.
     """
     try:
         async with asyncio.timeout(_SECONDS):
@@ -65,7 +65,7 @@ async def window_of_service(service: ModelService, name: str, models: str) -> in
 
 
 async def _of_ollama(service: ModelService, name: str) -> int | None:
-    """Return what Ollama gives a model: it cuts longer prompts without a word."""
+    """Return the context length that Ollama uses: it silently truncates longer prompts."""
     loaded = await service.json("/api/ps")
     if not isinstance(loaded, Mapping) or "models" not in loaded:
         return None

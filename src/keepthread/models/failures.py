@@ -25,22 +25,22 @@ _STATUS_OF_ERRORS: Final = 300
 _STATUS_OF_REFUSALS: Final = 400
 _STATUS_OF_FAULTS: Final = 500
 _FINAL: Final = {
-    401: (ModelDenied, "{host} does not accept the key", "check the key, or give another"),
-    402: (ModelDenied, "{host} asks for payment", "check the account of this key"),
+    401: (ModelDenied, "{host} rejects the key", "check the key, or use another"),
+    402: (ModelDenied, "{host} requires payment", "check the account of this key"),
     403: (
         ModelDenied,
-        "{host} does not let this key use {model}",
-        "check its rights, or ask another model",
+        "this key may not use {model} on {host}",
+        "check its permissions, or use another model",
     ),
     404: (
         ModelRefused,
-        "{host} has no model {model} at this address",
+        "{host} has no model {model} at this URL",
         "check the model's name and base_url",
     ),
     413: (ModelRefused, "{host} says the request is too large", "send less: use a smaller budget"),
 }
 """HTTP statuses for which a retry is pointless: the error, its meaning, and what to do."""
-_ELSEWHERE: Final = (ModelRefused, "{host} redirects elsewhere", "give that address as base_url")
+_ELSEWHERE: Final = (ModelRefused, "{host} redirects elsewhere", "use that URL as base_url")
 _REJECTS: Final = "rejects the request"
 _REFUSED: Final = (ModelRefused, f"{{host}} {_REJECTS}", "change the request")
 _STATUS: Final = {
@@ -96,15 +96,19 @@ class Failure(NamedTuple):
         """Return the error to raise after `tried` tries, if the text `said` had arrived."""
         quoted = f" (it says: {_short(self.provider_text)})" if self.provider_text else ""
         if said:
-            return ModelCut(f"the answer broke off, as {self.what}: ask again{quoted}", said)
-        times = f", asked {tried} times" if tried > 1 else ""
+            return ModelCut(f"the answer was cut off because {self.what}: ask again{quoted}", said)
+        times = f", after {tried} attempts" if tried > 1 else ""
         return self.kind(f"{self.what}{times}: {self.cure}{quoted}")
 
 
 def failure_of(error: BaseException, endpoint: Endpoint) -> Failure:
     """Return the meaning of an error of an SDK or of its HTTP client."""
     if isinstance(error, LimitExceeded):
-        return Failure(ModelUnavailable, f"{endpoint.host} {error}", "ask for less, or ask another")
+        return Failure(
+            ModelUnavailable,
+            f"{endpoint.host} {error}",
+            "ask for a shorter answer, or use another model",
+        )
     if isinstance(error, MalformedAnswer | ValueError | RecursionError):
         return _unread(endpoint)
     status, body = getattr(error, "status_code", 0), getattr(error, "body", None)
@@ -142,7 +146,7 @@ def _answered(
     other = _ELSEWHERE if status < _STATUS_OF_REFUSALS else _REFUSED
     kind, what, cure = _FINAL.get(status, other)
     if status == _NO_KEY and endpoint.key is None:
-        what, cure = "{host} asks for a key, and none was sent", "give its key"
+        what, cure = "{host} requires a key, but none was sent", "pass its key"
     what = what.format(host=endpoint.host, model=endpoint.model)
     return Failure(kind, f"{what} ({status})", cure, provider_text)
 
@@ -155,29 +159,34 @@ def _later(
     again = headers.get("x-should-retry") != "false"
     wait = f"wait {math.ceil(after)} seconds" if after else "wait a little"
     if status == _BUSY:
-        what, cure = f"{endpoint.host} is asked too much (429)", f"{wait}, or raise the limit there"
+        what, cure = (
+            f"{endpoint.host} rate limit exceeded (429)",
+            f"{wait}, or raise the limit there",
+        )
         return Failure(ModelBusy, what, cure, provider_text, again, after)
-    what = f"{endpoint.host} is broken or has too much to do ({status})"
+    what = f"{endpoint.host} failed or is overloaded ({status})"
     return Failure(ModelUnavailable, what, f"{wait} and ask again", provider_text, again, after)
 
 
 def _silent(error: BaseException, endpoint: Endpoint) -> Failure:
     if "Connect" in type(error.__cause__ or error).__name__:
         return _unreachable(error, endpoint)
-    what = f"{endpoint.host} gave no sign of life for {endpoint.timeout:g} seconds"
+    what = f"{endpoint.host} sent no data for {endpoint.timeout:g} seconds"
     return Failure(ModelUnavailable, what, "ask again, or raise timeout", again=True)
 
 
 def _unreachable(error: BaseException, endpoint: Endpoint) -> Failure:
     cause = error.__cause__ or error
     reason = _short(_plain(str(cause) or type(cause).__name__, endpoint.key))
-    what = f"{endpoint.host} cannot be reached, or hung up ({reason})"
-    return Failure(ModelUnavailable, what, "check that it runs, and base_url", again=True)
+    what = f"{endpoint.host} cannot be reached or closed the connection ({reason})"
+    return Failure(
+        ModelUnavailable, what, "check that it is running, and check base_url", again=True
+    )
 
 
 def _unread(endpoint: Endpoint) -> Failure:
     what = f"{endpoint.host} sent something that is not a valid answer"
-    return Failure(ModelUnavailable, what, "check that base_url is of a server with this API")
+    return Failure(ModelUnavailable, what, "check that base_url is a server with this API")
 
 
 def _status_in(body: Any) -> int:

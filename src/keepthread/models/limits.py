@@ -30,7 +30,7 @@ async def bound(response: Any) -> None:
             line = line + len(chunk) if end < 0 else len(chunk) - end - 1
             if size > MAX_BYTES or line > MAX_LINE:
                 limit = MAX_BYTES if size > MAX_BYTES else MAX_LINE
-                raise LimitExceeded(f"answers with more than {limit >> 20} MB")
+                raise LimitExceeded(f"returned more than {limit >> 20} MB")
             yield chunk
 
     response.aiter_bytes = aiter_bytes

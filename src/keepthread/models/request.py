@@ -96,7 +96,7 @@ def check_key(key: str | None) -> None:
     """Raise `InvalidInput` if a key cannot be sent as it is."""
     if key is not None and not re.fullmatch("[!-~]+", key):
         raise InvalidInput(
-            "the key has a blank, a line break or a character beyond ASCII; copy it again"
+            "the key contains a space, a line break or a non-ASCII character; copy it again"
         )
 
 
@@ -109,9 +109,11 @@ def address_of(
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
-        raise InvalidInput(f"{argument} must be like https://HOST/v1 and nothing more")
+        raise InvalidInput(
+            f"{argument} must have the form https://HOST/v1, without a query or fragment"
+        )
     if parts.username is not None:
-        raise InvalidInput(f"{argument} has a user's name in it; give what is secret as key")
+        raise InvalidInput(f"{argument} contains a user name; pass secrets as key")
     path = parts.path.rstrip("/")
     for end in ends:
         path = path.removesuffix(end)
@@ -148,7 +150,7 @@ class TextBuffer:
                 piece, self._half = piece[:-1], piece[-1]
         self._size += len(piece.encode("utf-8", "surrogatepass"))
         if self._size > MAX_TEXT:
-            raise LimitExceeded("gives an answer longer than 1 MB")
+            raise LimitExceeded("returned an answer longer than 1 MB")
         self._said.append(piece)
         return piece
 

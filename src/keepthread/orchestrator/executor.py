@@ -77,7 +77,7 @@ async def execute(
         child = turn.delegate(subtask.task, snippet=snippet, **_given(subtask, agent))
         async with child:
             if failed := [each.subtask.id for each in needed if each.failed]:
-                raise NotRun(f"it needs {', '.join(failed)}, which failed")
+                raise NotRun(f"it depends on {', '.join(failed)}, which failed")
             asked = (agent.model if agent else None) or model
             specialist = Specialist(child, subtask, allowed, asked, limits, on_event, own_tools)
             return child.answer or await specialist.work(child.finish)
@@ -89,7 +89,7 @@ async def execute(
 
 
 def _given(subtask: Subtask, agent: NamedAgent | None) -> dict[str, Any]:
-    """Return what a delegated task is given beside its text, by the agent if it has one."""
+    """Return a delegated task's options in addition to its text, from its agent if it has one."""
     named = agent or NamedAgent(name=subtask.id)
     return {
         "agent": named.name,
@@ -107,7 +107,7 @@ def _orders(agent: NamedAgent) -> str:
 
 
 def _snippet(subtask: Subtask, needed: Sequence[Result]) -> str | None:
-    """Return the text that a step sees beside its task: of the conversation and earlier steps."""
+    """Return a step's extra text: parts of the conversation, and earlier results."""
     parts = [subtask.snippet] if subtask.snippet else []
     parts += [
         f"Result of {each.subtask.id}{_CUT_OFF if each.truncated else ''}:\n{each.text}"

@@ -221,7 +221,7 @@ def _assigned(plan: Plan, agents: Mapping[str, NamedAgent]) -> tuple[Plan, str]:
         return plan, ""
     steps = [s._replace(agent="") if s.agent in unknown else s for s in plan.subtasks]
     names = ", ".join(repr(name) for name in unknown)
-    problem = f"the plan names agents that do not exist: {names}; a specialist without a name did"
+    problem = f"the plan names agents that do not exist: {names}; an unnamed specialist did"
     return Plan(steps), f"{problem} their steps"
 
 

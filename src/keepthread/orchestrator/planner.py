@@ -1,4 +1,4 @@
-"""The planner: turns a request into steps, with what each needs and may use, and who does it."""
+"""The planner: turns a request into steps with dependencies, tools and agents."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -146,7 +146,7 @@ def _names(step: dict[str, Any], field: str, id: str) -> list[str]:
 
 
 def _in_order(steps: Sequence[Subtask]) -> list[Subtask]:
-    """Return steps, each after those it needs; refuse steps that need each other in a circle."""
+    """Return steps in dependency order; refuse circular dependencies."""
     left = {step.id: step for step in steps}
     if len(left) < len(steps):
         raise ValueError("two steps have the same id")

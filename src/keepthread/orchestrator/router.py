@@ -1,4 +1,4 @@
-"""The router: answer at once, or make a plan?"""
+"""The router: answer directly, or make a plan."""
 
 import json
 from collections.abc import Callable, Mapping

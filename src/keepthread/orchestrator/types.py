@@ -15,7 +15,7 @@ AGENT_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NamedAgent:
-    """A specialist with a name, to which the planner can give steps.
+    """A named specialist to which the planner can assign steps.
 
     It sees its task, its own prompt and its own facts: those that were noted for it or by it, for
     the owner whose request it is. No other owner and no other agent sees these.
@@ -145,11 +145,11 @@ class Limits:
     """Limits of the pipeline; seconds are wall time."""
 
     subtasks: int = 8
-    """Steps in a plan."""
+    """Maximum number of steps in a plan."""
     at_once: int = 8
-    """Specialists that run at the same time."""
+    """Maximum number of specialists that run concurrently."""
     rounds: int = 5
-    """Rounds in which a specialist may call tools."""
+    """Maximum rounds of tool calls of a specialist."""
     calls: int = 8
     """Tools that it may call in one round; further calls are refused."""
     stage_seconds: float = 120.0
@@ -162,7 +162,7 @@ class Limits:
     """Tokens of the prompt of the answer; None means the budget of the view `chat`."""
 
     def __post_init__(self) -> None:
-        """Refuse limits under which nothing could run."""
+        """Refuse limits that are too low to run anything."""
         for name in ("subtasks", "at_once", "calls", "prompt_tokens"):
             if getattr(self, name) < 1:
                 raise InvalidInput(f"Limits.{name} must be at least 1, not {getattr(self, name)}")

@@ -136,7 +136,7 @@ class Material(NamedTuple):
     tool_results: Sequence[CachedResult] = ()
     """Cached tool results, oldest first."""
     beyond: Sequence[Literal["pins", "notes", "tools"]] = ()
-    """Of which there are more than are looked at here: the latest 100 of each."""
+    """Kinds with more items than are considered here: the latest 100 of each."""
     delimiter: str = ""
     """The random delimiter around quoted text; no stored text contains it."""
     past: History = History()
@@ -243,7 +243,7 @@ class Scorer(Protocol):
     """Decides which messages are worth keeping word for word, without a model."""
 
     def score(self, message: Message) -> Importance | None:
-        """Return how much a message matters and why, or None if it has no special importance."""
+        """Return a message's importance and the reason, or None if it has none."""
         ...
 
 

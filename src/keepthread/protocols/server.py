@@ -13,7 +13,7 @@ KEPT: Final = 24 * 3600.0
 
 
 class ApiKey(NamedTuple):
-    """A key that a client of the server shows; the key itself is not stored."""
+    """A client's API key; the key itself is not stored."""
 
     id: str
     digest: bytes

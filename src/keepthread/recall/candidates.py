@@ -14,7 +14,7 @@ from keepthread.recall.query import Query, nearness
 from keepthread.types import Found
 
 NEIGHBORS: Final = ((1, 0.5), (-1, 0.3), (2, 0.35), (-2, 0.1))
-"""Pairs of offset and share: what part of its score a message adds to a neighbor."""
+"""Pairs of offset and share: the share of its score that a message adds to a neighbor."""
 _SMALL: Final = 1000
 """In a scope of up to this number of pieces, all are candidates."""
 _MATCHED: Final = 2

@@ -48,10 +48,10 @@ class Reasons:
         if self._date and self._date[number] >= _STRONG:
             reasons.append(self._time)
         if self._when and self._when[number]:
-            reasons.append("says when")
+            reasons.append("mentions a time")
         if self._meaning and self._meaning[number] >= _STRONG:
-            reasons.append("means much the same")
-        return "; ".join(reasons) or "beside what bears on it"
+            reasons.append("similar meaning")
+        return "; ".join(reasons) or "next to a matching message"
 
     def _words(self, place: int) -> Iterator[str]:
         """Yield the words of the query that a place holds, as they are written."""
@@ -70,7 +70,7 @@ def _time(query: Query) -> str:
     """Return the reason for a match by time."""
     year, month, day = query.named or (0, 0, 0)
     return (
-        f"near the {'day' if day else 'month' if month else 'year'} asked for"
+        f"near the {'day' if day else 'month' if month else 'year'} in the question"
         if year or month
         else ""
     )

@@ -86,8 +86,8 @@ class Loop:
     def _refuse_own_thread(self) -> None:
         if threading.get_ident() == self._thread.ident:
             raise RuntimeError(
-                "a blocking call from inside its own event loop would never return;"
-                " callbacks that run there must not call the memory"
+                "a blocking call from inside its own event loop would deadlock; callbacks that run "
+                "there must not call the memory"
             )
 
 

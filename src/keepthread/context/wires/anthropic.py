@@ -40,7 +40,7 @@ def render(selection: Selection, provider: str = "") -> dict[str, Any]:
 
 
 def _say(messages: list[dict[str, Any]], role: str, content: list[Any]) -> None:
-    """Add to what the same speaker said last, or begin a new message."""
+    """Add to the same speaker's last message, or begin a new one."""
     if messages and messages[-1]["role"] == role:
         messages[-1]["content"] += content
     else:

@@ -1,7 +1,7 @@
 """Shared by the three wire formats: who speaks, in what order, under which call ids.
 
-A provider refuses a call id or a tool name it does not like, and a call id used twice; ids and
-names that would be refused are replaced by ones derived from the message, the same each time.
+Providers refuse some call ids and tool names, and call ids used twice; these are replaced by values
+derived from the message, always the same ones.
 """
 
 import json
@@ -80,7 +80,7 @@ def system_text(selection: Selection) -> str:
 
 
 def turns(selection: Selection, wire: Wire, provider: str = "") -> list[WireTurn]:
-    """Return what is said, results compacted into their calls.
+    """Return the turns, with results attached to their calls.
 
     `provider` is the host that it is for, empty if that is not known.
     """

@@ -96,7 +96,7 @@ class EndpointEmbedder:
             if isinstance(answer, bytes):
                 return self._read(answer, len(texts))
             if tried == _TRIES or answer.after > _LONGEST_PAUSE:
-                raise Unavailable(f"{self._host} {answer.what}, asked {tried} times: try later")
+                raise Unavailable(f"{self._host} {answer.what}, after {tried} attempts: try later")
             drawn = pause * random.uniform(0.5, 1)  # noqa: S311 - spreads the retries of many clients
             await self._sleep(max(drawn, answer.after))
             pause *= 2
@@ -126,13 +126,13 @@ class EndpointEmbedder:
         named = ", ".join([str(status), *_NAMES(body.decode(errors="replace"))])
         match status:
             case 401 | 403:
-                cure = "refuses the key: give another as key"
+                cure = "rejects the key: pass another key"
             case 404:
                 cure = "has no such model, or no embeddings there: check url and model"
             case _ if status < 400:
-                cure = "redirects elsewhere: give the address it points to as url"
+                cure = "redirects elsewhere: use the target as url"
             case _:
-                cure = "refuses the request: check model and dimensions, or give a smaller batch"
+                cure = "rejects the request: check model and dimensions, or use a smaller batch"
         return Unavailable(f"{self._host} {cure} ({named})")
 
     def _read(self, answer: bytes, count: int) -> list[Embedding]:
@@ -146,13 +146,13 @@ class EndpointEmbedder:
             ) from None
         if sorted(found) != list(range(count)):
             raise Unavailable(
-                f"{self._host} gave {len(found)} vectors for {count} texts: give a smaller batch"
+                f"{self._host} returned {len(found)} vectors for {count} texts: use a smaller batch"
             )
         self._dimensions = self._dimensions or len(vectors[0])
         for vector in vectors:
             if len(vector) != self._dimensions:
                 raise Unavailable(
-                    f"{self._host} gave a vector of {len(vector)} dimensions instead of"
+                    f"{self._host} returned a vector of {len(vector)} dimensions instead of"
                     f" {self._dimensions}: check model and dimensions"
                 )
         return [Embedding(vector, len(vector)) for vector in vectors]
@@ -181,7 +181,7 @@ class _Failure(NamedTuple):
 
     @classmethod
     def answered(cls, status: int, after: str | None) -> _Failure:
-        what = "has too much to do" if status == 429 else "is broken"
+        what = "is overloaded" if status == 429 else "failed"
         return cls(f"{what} ({status})", float(after) if after and after.isdigit() else 0.0)
 
 

@@ -46,7 +46,7 @@ def read_folder(folder: Path, max_tokens: int) -> ModelFolder:
     if missing:
         raise InvalidInput(
             f"{folder} is not the folder of an ONNX model: it has no {' and no '.join(missing)}."
-            " Export the model with sentence-transformers (backend='onnx'), or name its folder"
+            " Export the model with sentence-transformers (backend='onnx'), or pass its folder"
         )
     config = _read_json(folder / "config.json")
     longest = config.get("max_position_embeddings")
@@ -69,7 +69,9 @@ def _pooling(path: Path) -> str:
     modes = _read_json(path)
     chosen = [name for name, value in modes.items() if name.startswith("pooling_mode") and value]
     if chosen not in ([], ["pooling_mode_mean_tokens"], ["pooling_mode_cls_token"]):
-        raise InvalidInput(f"{path} asks for {' and '.join(chosen)}; only mean and cls can be done")
+        raise InvalidInput(
+            f"{path} requires {' and '.join(chosen)}; only mean and cls pooling are supported"
+        )
     return "cls" if "pooling_mode_cls_token" in chosen else "mean"
 
 

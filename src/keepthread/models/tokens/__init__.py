@@ -60,7 +60,7 @@ def counter(vocabulary: str = "o200k") -> TokenCounter:
         try:
             return Tiktoken(vocabulary)
         except Unavailable as error:
-            warnings.warn(f"{error}. Counting by estimate instead.", stacklevel=2)
+            warnings.warn(f"{error}. Using an estimate instead.", stacklevel=2)
     return Estimator(vocabulary)
 
 

@@ -41,6 +41,6 @@ def _load(name: str) -> Any:
         return tiktoken.get_encoding(f"{name}_base")
     except Exception as error:
         raise Unavailable(
-            f"tiktoken cannot load the vocabulary {name}: {error}. It downloads it once; offline,"
-            " put it into a folder named by TIKTOKEN_CACHE_DIR"
+            f"tiktoken cannot load the vocabulary {name}: {error}. It is downloaded once; if "
+            "offline, put it into a folder and set TIKTOKEN_CACHE_DIR to it"
         ) from error

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 _PATIENCE: Final = 10.0
 _CLOSING: Final = 10.0  # seconds for a server to end, and as many again once it is cancelled
-"""Seconds in which a server that let a call wait must answer something else, at the most."""
+"""Maximum seconds for a server to answer a test request after a call timed out."""
 
 
 class Connection:
     """A running server, with a task of its own: the task that opens a client must close it."""
 
     def __init__(self, server: Server, seconds: float) -> None:
-        """Begin to start it."""
+        """Start it in the background."""
         self.tools: list[types.Tool] = []
         self.wrong: dict[str, str] = {}
         """The tools that are left out, and why."""
@@ -161,7 +161,7 @@ class Connection:
 
     def refused(self, status: int) -> None:
         """Note an HTTP status that refuses the request."""
-        self._refusal = f"; it answered with the status {status}"
+        self._refusal = f"; it returned status {status}"
 
 
 def _heed(client: "asyncio.Future[Client]") -> None:

@@ -50,7 +50,7 @@ def offers(
         if server.allow is not None and tool.name not in server.allow:
             continue
         if tool.name in taken:
-            notes.append(f"{label(tool.name)} is listed twice; the first is taken")
+            notes.append(f"{label(tool.name)} is listed twice; the first one is used")
         elif len(taken) == MOST_TOOLS:
             more += 1
         else:
@@ -59,7 +59,9 @@ def offers(
             except InvalidInput as error:
                 notes.append(f"{label(tool.name)} is left out: {error}")
     if more:
-        notes.append(f"{more} tools more than {MOST_TOOLS} are left out; allow those you want")
+        notes.append(
+            f"{more} tools beyond the limit of {MOST_TOOLS} are left out; use `allow` to choose"
+        )
     unknown = {*(server.allow or ()), *server.rules} - taken.keys() - wrong.keys()
     notes += [f"it has no tool {label(name)}" for name in sorted(unknown)]
     return list(taken.values()), [server.without_secrets(note) for note in notes[:MOST_TOOLS]]
@@ -70,7 +72,7 @@ def _offer(server: Server, tool: "types.Tool") -> Offer:
         raise InvalidInput(f"its name has {len(tool.name)} characters")
     rule = server.rules.get(tool.name, Rule())
     side_effects = rule.side_effects
-    if side_effects is None:  # a server's own hint that it only reads is not believed
+    if side_effects is None:  # a server's own read-only hint is not trusted
         side_effects = not rule.cache_turns
     about = _shortened(tool.description or tool.title or "")
     return Offer(

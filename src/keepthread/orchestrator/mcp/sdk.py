@@ -105,7 +105,7 @@ async def asked(
             raise Gone(began=True) from None
         raise ToolError(reason(error.message)) from None
     except (ValidationError, RuntimeError):
-        raise ToolError("its answer does not follow the protocol") from None
+        raise ToolError("its response violates the protocol") from None
 
 
 async def answers(client: "Client") -> None:
@@ -140,5 +140,5 @@ def failure_of(error: BaseException) -> str:
     if isinstance(error, MCPError) and error.code == types.CONNECTION_CLOSED:
         return "it ended immediately"
     if isinstance(error, ValidationError):
-        return "its messages do not follow the protocol"
+        return "its messages violate the protocol"
     return " ".join(reason(str(error)).split()) if str(error) else type(error).__name__

@@ -54,7 +54,9 @@ class RestartingServer:
                 return await self._called(tool, arguments, side_effects=side_effects)
         except TimeoutError:
             seconds = f"{self.server.timeout:g} seconds"
-            raise ToolUnavailable(f"{tool} of {self.server.name} took over {seconds}") from None
+            raise ToolUnavailable(
+                f"{tool} of {self.server.name} took longer than {seconds}"
+            ) from None
         except ToolError as error:
             raise type(error)(self.server.without_secrets(str(error))) from None
 
@@ -68,7 +70,7 @@ class RestartingServer:
             except Gone as gone:
                 if again or (gone.began and side_effects):
                     break
-        done = "it may have been done" if side_effects else "call it again later"
+        done = "it may have been completed" if side_effects else "call it again later"
         raise ToolUnavailable(f"{self.server.name} died while it ran {tool}; {done}")
 
     async def _alive(self) -> Connection:
