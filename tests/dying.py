@@ -3,6 +3,7 @@
 from typing import Any
 
 from keepthread.protocols import Store
+from keepthread.stores.kinds import FORGET
 
 WRITES = frozenset(("put", "drop", "erase", "put_session", "delete_session", "clean"))
 
@@ -19,6 +20,7 @@ class Dying:
         self.left = at
         self.after = after
         self.planned = False
+        """Whether the intent of an erasure is stored."""
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self.store, name)
@@ -30,7 +32,7 @@ class Dying:
             if self.left == 0 and not self.after:
                 raise Killed
             answer = await method(*args, **kwargs)
-            self.planned = True
+            self.planned |= name == "put" and args[1] == FORGET
             if self.left == 0:
                 raise Killed
             return answer

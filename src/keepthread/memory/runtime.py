@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from keepthread.context.blocks import is_answer
 from keepthread.errors import KeepthreadError, SessionGone, StoreClosed
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 GRACE: Final = 5.0
 """Seconds that closing waits for running work."""
+
+T = TypeVar("T")
 
 Work: TypeAlias = Callable[[], Awaitable[object]]
 
@@ -85,6 +87,25 @@ class Background:
             else:
                 self._start(name, work)
 
+    async def finish(self, name: Hashable, work: Callable[[], Awaitable[T]]) -> T:
+        """Run work to its end, even if the caller is canceled, and return its result.
+
+        It begins after work of the same name. If its event loop ends first, it begins again in the
+        next loop that waits for background work.
+        """
+        if self._is_forked:  # there is nothing to wait for
+            return await work()
+        result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        while True:
+            await self.done(name)
+            with self._lock:
+                if self._closed:
+                    raise StoreClosed("the memory is closed")
+                if name not in self._running:
+                    self._start(name, lambda: _deliver(work, result))
+                    break
+        return await result
+
     @property
     def _is_forked(self) -> bool:
         """Return whether this is a copy in a forked process, where no thread does the work."""
@@ -108,7 +129,7 @@ class Background:
             done = False
             raise
         except Exception as error:  # noqa: BLE001 - nobody waits for it, and the next turn tries again
-            _log.warning("maintenance of a session failed: %s", type(error).__name__)
+            _log.warning("background work failed: %s", type(error).__name__)
         finally:
             self._end(name, running, done=done)
 
@@ -189,6 +210,23 @@ class Background:
     def _alive(self) -> list[_Running]:
         with self._lock:
             return [running for running in self._running.values() if running.is_alive]
+
+
+async def _deliver(work: Callable[[], Awaitable[T]], result: "asyncio.Future[T]") -> None:
+    """Run work, and give its result or its error to the caller that waits for it."""
+    try:
+        value = await work()
+    except asyncio.CancelledError:
+        if not result.done():
+            result.set_exception(StoreClosed("the memory was closed before the work ended"))
+        raise
+    except BaseException as error:
+        if result.done():  # the caller was canceled
+            raise
+        result.set_exception(error)
+    else:
+        if not result.done():
+            result.set_result(value)
 
 
 async def _ended(running: Sequence[_Running], seconds: float = LOOK) -> None:

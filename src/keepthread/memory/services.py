@@ -6,7 +6,8 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 from keepthread.context.views import DEFAULT_VIEWS, strategy_needs
 from keepthread.errors import KeepthreadError, Unavailable
@@ -71,12 +72,37 @@ class Tenants(Generic[T]):
             return iter([*self._known.values()])
 
 
+class SettlingStore:
+    """A tenant's store that completes interrupted erasures before its first call.
+
+    A memory does so when it is opened, but its other tenants become known one by one.
+    """
+
+    def __init__(self, store: Store, services: "Services") -> None:
+        """Wrap a store; the services complete the erasures."""
+        self._store = store
+        self._services = services
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a method or an attribute of the store."""
+        member = getattr(self._store, name)
+        if self._services.is_settled or not iscoroutinefunction(member):
+            return member
+
+        async def settled(*args: Any, **options: Any) -> Any:
+            await self._services.settle()
+            return await member(*args, **options)
+
+        return settled
+
+
 class Services:
     """The services of one tenant's memory, built from its options."""
 
     def __init__(self, store: Store, options: Options, runtime: Runtime | None = None) -> None:
         """Build them over a store; tenants of one engine pass what they share."""
-        self.store = store
+        self._store = store
+        self.store = store if runtime is None else cast(Store, SettlingStore(store, self))
         self.counter = options.counter or best_counter()
         self.options = replace(options, counter=self.counter)  # tenants use the same counter
         self.views = {**DEFAULT_VIEWS, **(options.views or {})}
@@ -84,27 +110,27 @@ class Services:
         self.runtime = runtime or Runtime(clock=options.clock, spans=Spans(options.tracer))
         self.no_facts = NegativeCache()
         self.explanations = ChoiceLog(
-            store,
+            self.store,
             options.keep_why,
             background=self.runtime.background,
             clock=options.clock,
             ids=options.ids,
         )
+        self.is_settled = False
         strategies = [view.strategy for view in self.views.values()]
         self.maintenance = Maintenance(
-            store=store,
+            store=self.store,
             compactor=Compactor(
-                store=store,
+                store=self.store,
                 counter=self.counter,
                 compaction=self.compaction,
-                leases=self.runtime.leases(store),
+                leases=self.runtime.leases(self.store),
                 spans=self.runtime.spans,
             ),
             needs_summaries=any("summaries" in strategy_needs(each) for each in strategies),
             background=self.runtime.background,
             extractor=self._extractor(),
         )
-        self._settled = False
         self._warned: set[Hashable] = set()
 
     def warn_once(self, about: Hashable) -> bool:
@@ -204,7 +230,11 @@ class Services:
     # --- forgetting ---
 
     def forgetting(
-        self, progress: Progress | None = None, reader: str | None = None
+        self,
+        progress: Progress | None = None,
+        reader: str | None = None,
+        *,
+        store: Store | None = None,
     ) -> "Forgetting":
         """Return the service that erases messages of this tenant; see `Forgetting`."""
         from keepthread.memory.forgetting.forget import Forgetting  # noqa: PLC0415 - 14 ms, rare
@@ -212,13 +242,14 @@ class Services:
         vectors = self.searching.vectors
         queued = hasattr(self.store, "outbox")
         return Forgetting(
-            self.store,
+            store or self.store,
             clock=self.options.clock,
             ids=self.options.ids,
             outbox=cast("OutboxStore", self.store) if queued else None,
             views=[vectors.view] if vectors else [],
             progress=progress,
             reader=reader,
+            background=self.runtime.background,
         )
 
     async def forget(  # noqa: PLR0913 - each names one way to choose
@@ -262,16 +293,18 @@ class Services:
 
     async def settle(self) -> None:
         """Complete, once, a forgetting that a process began before it died."""
-        if self._settled:
+        if self.is_settled:
             return
-        found = False
-        try:
-            found = bool(await self.store.scan(Scope(), FORGET, limit=1))
-            if found:
-                await self.forgetting().complete()
-        except KeepthreadError as error:
-            if isinstance(error, Unavailable) and not found:
-                return  # the server is unreachable: the next call tries again
-            # Reading may continue; the next process that opens the memory tries again.
-            _log.warning("an interrupted erasure could not be completed: %s", type(error).__name__)
-        self._settled = True
+        async with self.runtime.locks.of("settle", f"{id(self)}"):
+            has_intents = False
+            try:
+                has_intents = bool(await self._store.scan(Scope(), FORGET, limit=1))
+                if has_intents:
+                    await self.forgetting(store=self._store).complete()
+            except KeepthreadError as error:
+                if isinstance(error, Unavailable) and not has_intents:
+                    return  # the server is unreachable: the next call tries again
+                # Reading may continue; the next process that opens the memory tries again.
+                name = type(error).__name__
+                _log.warning("an interrupted erasure could not be completed: %s", name)
+            self.is_settled = True

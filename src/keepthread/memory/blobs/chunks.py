@@ -86,11 +86,11 @@ class Chunks:
             await self.store.drop(self.scope, BLOB_CHUNK, _key(upload, number))
         await self.store.drop(self.scope, BLOB_UPLOAD, upload)
 
-    async def sweep(self, *, all_of_them: bool = False) -> None:
-        """Remove chunks of abandoned uploads."""
+    async def sweep(self, *, also: Callable[[int], bool] = lambda _: False) -> None:
+        """Remove chunks of abandoned uploads, and of those whose version is given up as well."""
         for record in await self.store.scan(self.scope, BLOB_UPLOAD):
             value = cast(Mapping[str, Any], record.value)
-            if not all_of_them and self.clock() - value["at"] < ABANDONED:
+            if self.clock() - value["at"] < ABANDONED and not also(record.version):
                 continue
             await self.settle(record.key, value["digest"], value["count"], record.version)
 

@@ -158,20 +158,36 @@ class BlobErasure:
             probes.offer(Message(role="user", content=chunk.value[:4096]))
 
     async def _all(self, blobs: BlobRepository, owner: str) -> None:
-        """Erase everything of an owner."""
+        """Erase everything that an owner had when the erasure began.
+
+        A blob stays if a message of a session that began since refers to it.
+        """
+        uses = await blobs.references.all()
+        own = {*self._plan.sessions, *self._plan.halves}
+        going = [u for u in uses if u.session in own or not await self._exists(u.session)]
+        staying = {use.digest for use in uses if use not in going}
         for record in await self._store.scan(_of(owner), BLOB):
             found: Described | None = Described.of(record)
-            while found is not None:
+            if record.key in staying:
+                await blobs.mark_unused(record.key)
+                continue
+            while found is not None and self._plan.takes(found.version):
                 try:
                     await blobs.remove(found)
                 except Stale:
                     found = await blobs.chunks.describe(record.key)
                 else:
                     found = None
-        await blobs.chunks.sweep(all_of_them=True)
-        while left := await self._store.scan(_of(owner), BLOB_CHUNK, limit=1):  # of an import
-            await self._store.drop(_of(owner), BLOB_CHUNK, left[0].key)
-        await blobs.references.drop(await blobs.references.all())
+        await blobs.references.drop(going)
+        await blobs.chunks.sweep(also=self._plan.takes)
+        uploads = {record.key for record in await self._store.scan(_of(owner), BLOB_UPLOAD)}
+        named = await self._store.scan(_of(owner), BLOB)  # second: an upload may become a blob
+        uploads |= {Described.of(record).upload for record in named}
+        last: str | None = None
+        while page := await self._store.scan(_of(owner), BLOB_CHUNK, before=last, limit=1):
+            last = page[0].key
+            if last.partition(":")[0] not in uploads:  # of an import
+                await self._store.drop(_of(owner), BLOB_CHUNK, last)
 
 
 def _of(owner: str) -> Scope:

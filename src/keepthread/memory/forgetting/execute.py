@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, cast
@@ -12,7 +12,7 @@ from keepthread.memory.digest_keys import drop_facts_key
 from keepthread.memory.forgetting.blobs import OF_BLOBS, BlobErasure
 from keepthread.memory.forgetting.choose import ErasureCounts
 from keepthread.memory.forgetting.follow import Propagation, Sessions, sessions_of
-from keepthread.memory.forgetting.plan import ErasurePlan, Intent
+from keepthread.memory.forgetting.plan import ErasurePlan, Intent, open_intents
 from keepthread.memory.forgetting.receipt import Receipt
 from keepthread.memory.forgetting.receipts import MAX_PLACES, StoredReceipt, keep
 from keepthread.memory.forgetting.repeats import Living, details_of
@@ -39,11 +39,18 @@ class DerivedRecords:
     Explanations stay, but lose the digests of what is forgotten.
     """
 
-    def __init__(self, store: Store, plan: ErasurePlan, sessions: Sessions) -> None:
-        """Take the plan, and its sessions with those that name them."""
+    def __init__(
+        self,
+        store: Store,
+        plan: ErasurePlan,
+        sessions: Sessions,
+        closed: Collection[SessionKey] = (),
+    ) -> None:
+        """Take the plan, its sessions with those that name them, and which of them were closed."""
         self._store = store
         self._plan = plan
         self._sessions = sessions
+        self._closed = closed
         self._keys = {(info.owner, info.id): info.key for info in sessions.values()}
         self.residues: dict[Scope, Residue] = {}
         """Scopes whose records cannot be read."""
@@ -104,15 +111,23 @@ class DerivedRecords:
             found += made.records
         for session in plan.whole.keys() & self._sessions.keys():
             kept = await self._scan(Scope(session=session))
+            if session in self._closed and not await self._is_closed(session):
+                continue  # it began again: the records are those of the new session
             left = (MARKS, LEASE, BLOB_USE)  # ranges hold no text; names of blobs go with the blobs
             found += [record for record in kept if record.kind not in left]
         if plan.owner is not None:
             kept = await self._scan(Scope(owner=plan.owner))
             left = (LEASE, RECEIPT, *OF_BLOBS)  # receipts hold no text
-            found += [record for record in kept if record.kind not in left]
+            found += [r for r in kept if r.kind not in left and plan.takes(r.version)]
         for owner, key in sorted(plan.facts):
             found += await self._get(Scope(owner=owner), FACT, key)
         return [record for record in found if record.kind != FORGET]
+
+    async def _is_closed(self, session: SessionKey) -> bool:
+        try:
+            return (await self._store.describe(session)).forgotten
+        except SessionGone:
+            return False
 
     def _without_digests(self, record: Record, owner: str) -> JSON:
         """Return an explanation without the digests of what is forgotten; None if it has none."""
@@ -171,8 +186,16 @@ class DerivedRecords:
 _AT_ONCE: Final = 500
 
 
+class Ended(Exception):
+    """Another process completed the erasure."""
+
+
 class Erasure:
-    """Carries out one intent."""
+    """Carries out one intent.
+
+    Two processes may do so at the same time, if one opens the memory while the other erases. Every
+    step may be repeated, and each is bounded by the intent, so neither erases what came later.
+    """
 
     def __init__(
         self,
@@ -196,6 +219,7 @@ class Erasure:
         self._residues: list[Residue] = []
         self._closed: set[SessionKey] = set()
         """Sessions that were closed; one that begins again in the meantime is left alone."""
+        self._has_begun = intent.version > 0
         self._done = 0
 
     async def preview(self, propagation: Propagation, progress: Progress | None = None) -> None:
@@ -234,12 +258,38 @@ class Erasure:
 
     # --- erasing ---
 
+    async def store(self) -> None:
+        """Store the intent with what another process added to it; raise `Ended` if it ended."""
+        plan = self._plan
+        if plan.owner is not None and plan.newest is None and not self.intent.version:
+            scope = Scope(owner=plan.owner)
+            plan.newest = await self._store.put(scope, LEASE, FORGET, None)
+            await self._store.drop(scope, LEASE, FORGET)
+        while True:
+            try:
+                self.intent = await self.intent.store(self._store)
+            except Stale:
+                intents = {intent.id: intent for intent in await open_intents(self._store)}
+                stored = intents.get(self.intent.id)
+                if self._has_begun and (stored is None or stored.done):
+                    raise Ended from None
+                for entry in stored.plan.entries() if stored else ():
+                    plan.take(entry)
+                version = stored.version if stored else 0
+                self.intent = self.intent._replace(version=version)
+            else:
+                self._has_begun = True
+                return
+
     async def run(self) -> None:
-        """Erase messages, drop what was made from them, and repeat for what was added since."""
+        """Erase messages, drop what was made from them, and repeat for what was added since.
+
+        Raises `Ended` if another process completed the erasure in the meantime.
+        """
         plan, size = self._plan, -1
         while size < plan.size() + len(plan.halves):
             if size >= 0:
-                await self.intent.store(self._store)
+                await self.store()
                 await self._counts.take(plan, self._sessions)
             await self._delete_halves()
             size = plan.size() + len(plan.halves)
@@ -259,7 +309,8 @@ class Erasure:
 
     async def _derived(self, propagation: Propagation) -> DerivedRecords:
         naming = await propagation.naming()
-        return DerivedRecords(self._store, self._plan, {info.key: info for info in naming})
+        sessions = {info.key: info for info in naming}
+        return DerivedRecords(self._store, self._plan, sessions, self._closed)
 
     def _blobs(self) -> BlobErasure:
         return BlobErasure(
@@ -332,6 +383,8 @@ class Erasure:
                 changed = change(known)
                 if changed == known:
                     return
+                if changed.forgotten and not await self._is_open():
+                    raise Ended  # and the session may have begun again
                 with suppress(Stale):  # changed by another process in the meantime: read it again
                     await self._store.put_session(changed, seen=known)
                     return
@@ -340,6 +393,9 @@ class Erasure:
         except Damaged:
             why = "the session's record is damaged and may contain its title or prompt"
             self._residues.append(Residue(f"session {key}", why, "the session is deleted"))
+
+    async def _is_open(self) -> bool:
+        return await self._store.get(Scope(), FORGET, self.intent.id) is not None
 
     # --- cleaning ---
 
@@ -378,7 +434,8 @@ class Erasure:
         if not cleaning.again:
             await intent.drop(self._store)
         elif not intent.done:  # the next process that opens the memory cleans again
-            await intent._replace(done=True).store(self._store)
+            with suppress(Stale):  # another process ended it
+                await intent._replace(done=True).store(self._store)
         return receipt
 
     def _planned_repeats(self) -> Sequence[str]:

@@ -6,13 +6,14 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from keepthread.errors import SessionGone
+from keepthread.errors import SessionGone, Stale
 from keepthread.memory.forgetting.choose import choose
-from keepthread.memory.forgetting.execute import Erasure
+from keepthread.memory.forgetting.execute import Ended, Erasure
 from keepthread.memory.forgetting.follow import Propagation, Sessions, sessions_of
-from keepthread.memory.forgetting.plan import ErasurePlan, ForgetQuery, Intent, intents
+from keepthread.memory.forgetting.plan import ErasurePlan, ForgetQuery, Intent, open_intents
 from keepthread.memory.forgetting.receipt import AffectedAnswer, Receipt
 from keepthread.memory.forgetting.receipts import StoredReceipt, find_receipt, read_receipts
+from keepthread.memory.runtime import Background
 from keepthread.protocols import Progress, Store
 from keepthread.text_caches import clear_text_caches
 from keepthread.types import Page
@@ -39,6 +40,7 @@ class Forgetting:
         views: Sequence[str] = (),
         progress: Progress | None = None,
         reader: str | None = None,
+        background: Background,
     ) -> None:
         """Take the store, the same store with its outbox if any, and the views of vectors.
 
@@ -51,6 +53,7 @@ class Forgetting:
         self._views = views
         self._progress = progress
         self._reader = reader
+        self._background = background
 
     async def forget(
         self,
@@ -64,13 +67,20 @@ class Forgetting:
         """Forget what a query matches, or report what that would be.
 
         `id` names the erasure: one that was done returns its receipt, one that was interrupted is
-        completed.
+        completed. Without an id, an interrupted one of the same query is completed first. If the
+        caller is canceled after the erasure began, it continues in the background.
         """
         query.check()
-        if id is not None and not dry_run:
-            known = await self._known(id)
-            if known is not None:
-                return known
+        completed = None
+        if not dry_run:
+            if id and (stored := await find_receipt(self._store, self._reader, id)):
+                return stored.receipt
+            for intent in await open_intents(self._store):
+                is_same = intent.id == id if id else intent.query == query and not intent.done
+                if is_same and intent.reader == self._reader:
+                    completed = await self._complete(intent) or completed
+            if id and completed:
+                return completed
         if self._outbox is not None:
             await self._outbox.outbox.deliver()  # so that the log has all messages
         sessions: Sessions = {}
@@ -80,11 +90,15 @@ class Forgetting:
         intent = Intent(id or self._ids(), query, plan, answers, rewrite, reader=self._reader)
         erasure = Erasure(self._store, intent, sessions, self._views, self._progress)
         await erasure.preview(propagation, self._progress)
-        known = await self._answers(plan, sessions, propagation, erased=answers)
-        receipt = replace(_blank(query, self._clock()), answers=known, answers_erased=answers)
+        affected = await self._answers(plan, sessions, propagation, erased=answers)
+        receipt = replace(_blank(query, self._clock()), answers=affected, answers_erased=answers)
         planned = erasure.plan_receipt(receipt)
-        return (
-            replace(planned, dry_run=True) if dry_run else await self._carry_out(erasure, planned)
+        if dry_run:
+            return replace(planned, dry_run=True)
+        if completed and not planned.any:
+            return completed
+        return await self._background.finish(
+            ("forget", intent.id), lambda: self._carry_out(erasure, planned)
         )
 
     async def receipts(self, limit: int, cursor: str | None) -> Page[StoredReceipt]:
@@ -93,44 +107,50 @@ class Forgetting:
 
     async def complete(self) -> int:
         """Complete what a process began before it died; return the number of intents."""
-        found = await intents(self._store)
-        for intent in found:
-            receipt = await self._complete(intent)
-            _log.info("completed an interrupted erasure of %d messages", receipt.messages)
-        return len(found)
+        intents = await open_intents(self._store)
+        for intent in intents:
+            if receipt := await self._complete(intent):
+                _log.info("completed an interrupted erasure of %d messages", receipt.messages)
+        return len(intents)
 
-    async def _known(self, id: str) -> Receipt | None:
-        """Return the receipt of an erasure that was done; complete one that was interrupted."""
-        stored = await find_receipt(self._store, self._reader, id)
-        if stored is not None:
-            return stored.receipt
-        for intent in await intents(self._store):
-            if intent.id == id and intent.reader == self._reader:
-                return await self._complete(intent)
-        return None
+    async def _complete(self, intent: Intent) -> Receipt | None:
+        """Complete an erasure; None if it never began."""
 
-    async def _complete(self, intent: Intent) -> Receipt:
-        sessions = await sessions_of(self._store, intent.plan)
-        propagation = Propagation(self._store, intent.plan, sessions, answers=intent.answers)
-        if not intent.done:
-            await propagation.run()
-        erasure = Erasure(self._store, intent, sessions, self._views, None)
-        await erasure.preview(propagation)
-        planned = intent.planned or _blank(intent.query, self._clock())
-        return await self._carry_out(erasure, planned)
+        async def resume() -> Receipt | None:
+            # A task of this process may have changed or ended it since it was read.
+            intents = {each.id: each for each in await open_intents(self._store)}
+            stored = intents.get(intent.id)
+            if stored is None:
+                kept = await find_receipt(self._store, intent.reader, intent.id)
+                return kept and replace(kept.receipt, asked=intent.query.to_json())
+            if not stored.plan:
+                with suppress(Stale):  # its process lives
+                    await stored.drop(self._store, version=stored.version)
+                return None
+            sessions = await sessions_of(self._store, stored.plan)
+            propagation = Propagation(self._store, stored.plan, sessions, answers=stored.answers)
+            if not stored.done:
+                await propagation.run()
+            erasure = Erasure(self._store, stored, sessions, self._views, None)
+            await erasure.preview(propagation)
+            planned = stored.planned or _blank(stored.query, self._clock())
+            return await self._carry_out(erasure, planned)
+
+        return await self._background.finish(("forget", intent.id), resume)
 
     async def _carry_out(self, erasure: Erasure, receipt: Receipt) -> Receipt:
-        intent = erasure.intent
+        query, plan = erasure.intent.query, erasure.intent.plan
         try:
-            if intent.plan:
-                await intent.store(self._store)
-            queued = await self._empty_outbox(intent.query, intent.plan)
-            if (
-                intent.plan and not intent.done
-            ):  # otherwise the session may have been created again since
-                await erasure.run()
+            queued = 0
+            with suppress(Ended):
+                if plan and not erasure.intent.done:
+                    await erasure.store()
+                queued = await self._empty_outbox(query, plan)
+                # If all was erased, a session may have been created again since.
+                if plan and not erasure.intent.done:
+                    await erasure.run()
             receipt = replace(erasure.report(receipt), at=self._clock(), queued=queued)
-            return await erasure.clean(receipt) if intent.plan or queued else receipt
+            return await erasure.clean(receipt) if plan or queued else receipt
         finally:
             clear_text_caches()
 

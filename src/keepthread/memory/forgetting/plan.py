@@ -1,19 +1,20 @@
 """Intents: what a forgetting will do, stored before it begins, without any of the text.
 
-If its process dies, the next one that opens the memory finds the intent and completes it. A large
-intent is several records; until all of them are stored, nothing is erased.
+If its process dies, the next one that opens the memory finds the intent and completes it. An intent
+says what it may erase: positions, and the owner's records up to a version. So what is stored after
+it began stays, however late it is completed.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 from keepthread.context.ranges import Range, merged
-from keepthread.errors import InvalidInput
+from keepthread.errors import Damaged, InvalidInput
 from keepthread.memory.forgetting.receipt import Receipt
 from keepthread.memory.forgetting.receipts import MAX_PLACES, receipt_from_json, without_text
 from keepthread.protocols import Store
+from keepthread.stores.codec import new_id
 from keepthread.stores.kinds import FORGET
 from keepthread.stores.validation import check_id, check_time
 from keepthread.types import JSON, Message, Record, Scope, SessionInfo, SessionKey, Span
@@ -36,6 +37,8 @@ class ErasurePlan:
         """Copies of whole sessions, and of which; they may have the same title or prompt."""
         self.owner: str | None = None
         """The owner whose own records are dropped as well."""
+        self.newest: int | None = None
+        """The newest version of the owner's records that may be dropped; None: all of them."""
         self.facts: set[tuple[str, str]] = set()
         """Facts to drop that no message states, by owner and key."""
         self._why: dict[SessionKey, dict[int, Reason]] = {}
@@ -91,6 +94,10 @@ class ErasurePlan:
         place = bisect_left(seqs, first)
         return place < len(seqs) and seqs[place] <= last
 
+    def takes(self, version: int) -> bool:
+        """Return whether a record of the owner has its version since before the erasure began."""
+        return self.newest is None or version <= self.newest
+
     def touches(self, spans: Sequence[Span]) -> bool:
         """Return whether a span holds a position to erase."""
         return any(self.covers(*span) for span in spans)
@@ -108,7 +115,7 @@ class ErasurePlan:
     def entries(self) -> Iterator[JSON]:
         """Yield the plan in small parts."""
         if self.owner is not None:
-            yield {"owner": self.owner}
+            yield {"owner": self.owner, "newest": self.newest}
         for owner, key in sorted(self.facts):
             yield {"fact": key, "of": owner}
         for session, reason in self.whole.items():
@@ -125,7 +132,7 @@ class ErasurePlan:
             if "fact" in part:
                 self.facts.add((part["of"], part["fact"]))
             elif "owner" in part:
-                self.owner = part["owner"]
+                self.owner, self.newest = part["owner"], part["newest"]
             else:
                 self.whole[SessionKey(part["whole"])] = part["as"]
             return
@@ -213,11 +220,12 @@ def _author_of(owner: str, message: Message) -> str | None:
     return message.author
 
 
-_ENTRIES: Final = 4000
+ENTRIES: Final = 4000
+"""Entries of a plan that one record holds."""
 
 
 class Intent(NamedTuple):
-    """A forgetting that was begun: its plan and its options."""
+    """A forgetting that has begun: its plan and its options."""
 
     id: str
     query: ForgetQuery
@@ -230,59 +238,75 @@ class Intent(NamedTuple):
     """The owner who gets the receipt; None is the tenant."""
     planned: Receipt | None = None
     """The receipt with the counts before anything was erased."""
+    version: int = 0
+    """The version of its record, by which processes notice each other; 0: it is not stored."""
 
-    async def store(self, store: Store) -> None:
-        """Store it as records of the tenant."""
-        entries = self.plan.entries()
-        parts = [list(islice(entries, _ENTRIES))]
-        while more := list(islice(entries, _ENTRIES)):
-            parts.append(more)
-        for number, part in enumerate(parts):
-            value: JSON = {
-                "parts": len(parts),
-                "asked": self.query.to_json(),
-                "answers": self.answers,
-                "rewrite": self.rewrite,
-                "done": self.done,
-                "reader": self.reader,
-                "planned": None if number or not self.planned else _planned(self.planned),
-                "entries": part,
-            }
-            await store.put(Scope(), FORGET, f"{self.id}:{number:06}", value)
-        await self._drop(store, after=len(parts) - 1)
+    async def store(self, store: Store, *, size: int = ENTRIES) -> "Intent":
+        """Store it as records of the tenant, and return it with its new version.
 
-    async def drop(self, store: Store) -> None:
-        """Drop it: it is done."""
-        await self._drop(store)
+        A large plan has parts, which are written before the record names them: the stored intent is
+        complete at every moment. Raises `Stale` if another process changed or ended it.
+        """
+        entries = list(self.plan.entries())
+        value: dict[str, JSON] = {
+            "asked": self.query.to_json(),
+            "answers": self.answers,
+            "rewrite": self.rewrite,
+            "done": self.done,
+            "reader": self.reader,
+            "planned": _planned(self.planned) if self.planned else None,
+            "entries": entries,
+        }
+        version = self.version
+        if len(entries) > size:
+            if not version:
+                planning = value | {"entries": None}
+                version = await store.put(Scope(), FORGET, self.id, planning, version=0)
+            parts = {new_id(): entries[n : n + size] for n in range(0, len(entries), size)}
+            for key, part in parts.items():
+                await store.put(Scope(), FORGET, key, {"of": self.id, "entries": part})
+            value |= {"entries": [], "parts": [*parts]}
+        version = await store.put(Scope(), FORGET, self.id, value, version=version)
+        return self._replace(version=version)
 
-    async def _drop(self, store: Store, *, after: int = -1) -> None:
+    async def drop(self, store: Store, *, version: int | None = None) -> None:
+        """Drop it with its parts, older ones included; `version` as in `Store.drop`."""
+        await store.drop(Scope(), FORGET, self.id, version=version)
         for record in await store.scan(Scope(), FORGET):
-            id, _, number = record.key.rpartition(":")
-            if id == self.id and int(number) > after:
+            if _value(record).get("of") == self.id:
                 await store.drop(Scope(), FORGET, record.key)
 
 
-async def intents(store: Store) -> list[Intent]:
-    """Return the intents that were begun and are not done."""
-    begun: dict[str, list[Record]] = {}
-    for record in await store.scan(Scope(), FORGET):
-        begun.setdefault(record.key.rpartition(":")[0], []).append(record)
-    return [_intent(id, records) for id, records in begun.items() if _is_whole(records)]
+async def open_intents(store: Store) -> list[Intent]:
+    """Return the erasures that have begun and not ended.
 
-
-def _is_whole(records: list[Record]) -> bool:
-    return len(records) >= cast(Mapping[str, Any], records[0].value)["parts"]
-
-
-def _intent(id: str, records: list[Record]) -> Intent:
-    plan = ErasurePlan()
-    for record in records:
-        for entry in cast(Mapping[str, Any], record.value)["entries"]:
+    One without a plan has erased nothing: its process is still storing the plan, or has died.
+    """
+    records = {record.key: record for record in await store.scan(Scope(), FORGET)}
+    intents: list[Intent] = []
+    for record in records.values():
+        value = _value(record)
+        if "of" in value:
+            if value["of"] not in records:  # its process died while it dropped the intent
+                await store.drop(Scope(), FORGET, record.key)
+            continue
+        plan = ErasurePlan()
+        for entry in value["entries"] or ():
             plan.take(entry)
-    head = cast(Mapping[str, Any], records[0].value)
-    options = (head["answers"], head["rewrite"], head["done"], head["reader"])
-    planned = head["planned"] and receipt_from_json(head["planned"])
-    return Intent(id, ForgetQuery(**head["asked"]), plan, *options, planned)
+        for key in value.get("parts", ()):
+            if key not in records:
+                raise Damaged(f"the erasure {record.key} lacks a part of its plan")
+            for entry in _value(records[key])["entries"]:
+                plan.take(entry)
+        options = (value["answers"], value["rewrite"], value["done"], value["reader"])
+        planned = value["planned"] and receipt_from_json(value["planned"])
+        query = ForgetQuery(**value["asked"])
+        intents.append(Intent(record.key, query, plan, *options, planned, record.version))
+    return intents
+
+
+def _value(record: Record) -> Mapping[str, Any]:
+    return cast(Mapping[str, Any], record.value)
 
 
 def _planned(receipt: Receipt) -> JSON:
