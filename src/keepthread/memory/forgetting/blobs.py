@@ -119,14 +119,19 @@ class BlobErasure:
         """Return the references of the plan's sessions; deleted ones are in the owner's list."""
         keys = [*self._plan.sessions, *self._plan.halves]
         found: dict[SessionKey, list[BlobUse]] = {}
-        if self._resumed or not all([await self._exists(key) for key in keys]):
-            for use in await blobs.references.all():
-                found.setdefault(use.session, []).append(use)
-            return found
-        for key in keys:
-            if self._sessions[key].owner == blobs.owner:
-                for digest in await blobs.used_in(key):
-                    found.setdefault(key, []).extend(await blobs.references.of_session(digest, key))
+        if not self._resumed and all([await self._exists(key) for key in keys]):
+            try:
+                for key in keys:
+                    if self._sessions[key].owner == blobs.owner:
+                        for digest in await blobs.used_in(key):
+                            uses = await blobs.references.of_session(digest, key)
+                            found.setdefault(key, []).extend(uses)
+            except SessionGone:  # deleted in the meantime
+                found.clear()
+            else:
+                return found
+        for use in await blobs.references.all():
+            found.setdefault(use.session, []).append(use)
         return found
 
     async def _exists(self, session: SessionKey) -> bool:
