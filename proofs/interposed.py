@@ -1,0 +1,57 @@
+"""A store with a hook before each of its calls, and intents in small parts."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from inspect import iscoroutinefunction
+from typing import Any, Final, TypeAlias, cast
+
+from keepthread import Memory, Options
+from keepthread.memory.blobs.types import BlobSizes
+from keepthread.memory.forgetting import plan
+from keepthread.models.tokens import Estimator
+from keepthread.protocols import Store
+from keepthread.stores.url import store_at
+
+Before: TypeAlias = Callable[[str, tuple[Any, ...]], Awaitable[None]]
+"""Called with the name of a store's method and its arguments, before the call."""
+SIZES: Final = BlobSizes(chunk=1024, text=2000)
+
+
+class Interposed:
+    """A store that calls a hook before each of its calls."""
+
+    def __init__(self, store: Store, before: Before) -> None:
+        self.store = store
+        self.before = before
+
+    def tenant(self, name: str) -> "Interposed":
+        return Interposed(self.store.tenant(name), self.before)
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.store, name)
+        if name == "close" or not iscoroutinefunction(method):
+            return method
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            await self.before(name, args)
+            return await method(*args, **kwargs)
+
+        return call
+
+
+def memory_over(store: Store, before: Before | None = None, **options: Any) -> Memory:
+    """Return a memory over an open store, with small blobs and a hook before each call."""
+    under = cast(Store, Interposed(store, before)) if before else store
+    return Memory(under, Options(counter=Estimator(), blob_sizes=SIZES, **options))
+
+
+@asynccontextmanager
+async def opened(url: str, before: Before | None = None) -> AsyncIterator[Memory]:
+    """Open a memory for as long as the block lasts."""
+    async with memory_over(await store_at(url)(durability="process"), before) as memory:
+        yield memory
+
+
+def store_intents_in_parts_of(entries: int) -> None:
+    """Have this process store intents in parts of so many entries, to have several of them."""
+    setattr(plan, "ENTRIES" if hasattr(plan, "ENTRIES") else "_ENTRIES", entries)

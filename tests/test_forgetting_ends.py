@@ -1,0 +1,343 @@
+"""A forgetting that began ends, however it is interrupted; and what was written after it stays."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keepthread import Attachment, Memory, Message, OwnerMemory, Scope
+from keepthread.memory.forgetting.follow import all_sessions
+from keepthread.stores.kinds import FORGET
+from proofs.interposed import opened, store_intents_in_parts_of
+from proofs.processes import fresh_processes
+
+SECRET = "the number is 555-0199"
+CONTRACT = b"%PDF the contract that Bob signed"
+KILLED = 9
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'memory.db'}"
+    return request.getfixturevalue("postgres").empty()
+
+
+# --- what is written, and what is left ---
+
+
+async def write_secrets(bob: OwnerMemory) -> None:
+    """Write a session with a fork, and a fact and a blob, all to be forgotten."""
+    session = await bob.session("old")
+    await session.append(Message(role="user", content=SECRET, author="bob"))
+    await session.append(Message(role="user", content="from Amy", author="amy"))
+    await session.fork(id="fork")
+    await bob.facts.remember("I had a cat")
+    await bob.blobs.put(b"old bytes")
+
+
+async def come_back(bob: OwnerMemory) -> None:
+    """Write what an owner writes after a forgetting."""
+    await bob.facts.remember("I am allergic to peanuts")
+    blob = await bob.blobs.put(CONTRACT, media_type="application/pdf", name="contract.pdf")
+    session = await bob.session("new")
+    contract = Attachment(media_type="application/pdf", name="contract.pdf", uri=blob.uri)
+    await session.append(Message(role="user", content="my contract", attachments=(contract,)))
+
+
+async def assert_back(bob: OwnerMemory) -> None:
+    """Require all that was written after a forgetting, and nothing else."""
+    assert [fact.text for fact in await bob.facts.list()] == ["I am allergic to peanuts"]
+    assert [await bob.blobs.read(blob.digest) for blob in await bob.blobs.list()] == [CONTRACT]
+    found = await (await bob.get_session("new")).messages()
+    assert [message.content for message in found] == ["my contract"]
+
+
+async def living(memory: Memory) -> list[str]:
+    """Return the texts of all live messages, of whatever session."""
+    store = stored(memory)
+    found: list[str] = []
+    for key in await all_sessions(store):
+        messages = await store.read(key, limit=1000)
+        found += [message.content for message in messages if message.state == "live"]
+    return found
+
+
+async def intents(memory: Memory) -> int:
+    return len(await stored(memory).scan(Scope(), FORGET))
+
+
+def stored(memory: Memory) -> Any:
+    """Return the store itself: reading it completes no forgetting."""
+    return getattr(memory.store, "store", memory.store)
+
+
+# --- interruptions ---
+
+
+class Gate:
+    """Holds a store's first call of a method until it is opened."""
+
+    def __init__(self, method: str) -> None:
+        self._method = method
+        self.reached = asyncio.Event()
+        self.open = asyncio.Event()
+
+    async def __call__(self, method: str, _: tuple[Any, ...]) -> None:
+        if method == self._method and not self.reached.is_set():
+            self.reached.set()
+            await self.open.wait()
+
+
+async def cancel_at(gate: Gate, forgetting: Awaitable[object]) -> None:
+    """Cancel a forgetting while its store is slow to answer."""
+    task = asyncio.ensure_future(forgetting)
+    await gate.reached.wait()
+    task.cancel()
+    gate.open.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+Before = Callable[[str, tuple[Any, ...]], Awaitable[None]]
+
+
+def kill_at(method: str) -> Before:
+    """Return a hook that ends this process before a call of a method."""
+
+    async def hook(name: str, _: tuple[Any, ...]) -> None:
+        if name == method:
+            os._exit(KILLED)
+
+    return hook
+
+
+def forget_in_a_process(url: str, tenant: str, id: str | None, **query: Any) -> None:
+    """Begin to forget Bob's messages, and die before the first one is erased."""
+
+    async def run() -> None:
+        async with opened(url, kill_at("erase")) as memory:
+            await memory.tenant(tenant).for_owner("bob").forget(**query, id=id)
+
+    asyncio.run(run())
+
+
+async def killed(target: Callable[..., None], *args: Any, **kwargs: Any) -> bool:
+    """Run a function in a process of its own, and return whether that was killed."""
+    process = fresh_processes().Process(target=target, args=args, kwargs=kwargs)
+    process.start()
+    await asyncio.to_thread(process.join)
+    assert process.exitcode in (0, KILLED)
+    return process.exitcode == KILLED
+
+
+# --- canceled ---
+
+
+async def test_a_canceled_forgetting_ends_in_the_background(url: str) -> None:
+    gate = Gate("erase")
+    async with opened(url, gate) as memory:
+        bob = memory.for_owner("bob")
+        await write_secrets(bob)
+        await cancel_at(gate, bob.forget(author="bob"))
+        await memory.idle()
+        assert await living(memory) == ["from Amy"] * 2
+        assert await intents(memory) == 0
+        assert len(await bob.receipts()) == 1
+
+
+async def test_closing_waits_for_a_canceled_forgetting(url: str) -> None:
+    gate = Gate("erase")
+    async with opened(url, gate) as memory:
+        bob = memory.for_owner("bob")
+        await write_secrets(bob)
+        await cancel_at(gate, bob.forget(author="bob"))
+    async with opened(url) as memory:
+        assert await intents(memory) == 0
+        assert await living(memory) == ["from Amy"] * 2
+
+
+@pytest.mark.parametrize("repeat", ["again", "by its id", "not at all"])
+async def test_what_is_written_after_a_canceled_forgetting_stays(url: str, repeat: str) -> None:
+    gate = Gate("erase")
+    async with opened(url, gate) as memory:
+        bob = memory.for_owner("bob")
+        await write_secrets(bob)
+        id = "mine" if repeat == "by its id" else None
+        await cancel_at(gate, bob.forget(everything=True, id=id))
+        if repeat != "not at all":
+            await bob.forget(everything=True, id=id)
+        await memory.idle()
+        await come_back(bob)
+    async with opened(url) as memory:
+        bob = memory.for_owner("bob")
+        await assert_back(bob)
+        await memory.for_owner("eve").session("hers")
+        await assert_back(bob)
+        assert await intents(memory) == 0
+
+
+# --- killed ---
+
+
+@pytest.mark.parametrize("repeat", ["again", "by its id", "not at all"])
+async def test_what_is_written_after_a_killed_forgetting_stays(url: str, repeat: str) -> None:
+    id = "mine" if repeat == "by its id" else None
+    async with opened(url) as memory:
+        bob = memory.tenant("acme").for_owner("bob")
+        await write_secrets(bob)
+        assert await killed(forget_in_a_process, url, "acme", id, everything=True)
+        if repeat != "not at all":
+            await bob.forget(everything=True, id=id)
+            assert await intents(memory.tenant("acme")) == 0
+        await come_back(bob)
+    async with opened(url) as memory:
+        acme = memory.tenant("acme")
+        bob = acme.for_owner("bob")
+        assert await bob.search("number") == []
+        await assert_back(bob)
+        await acme.for_owner("eve").session("hers")
+        await assert_back(bob)
+        assert await intents(acme) == 0
+        assert await living(acme) == ["my contract"]
+        assert await bob.receipts()
+
+
+@pytest.mark.parametrize("by", [{"author": "bob"}, {"session": "old", "author": "bob"}])
+async def test_a_message_that_is_appended_after_a_killed_forgetting_stays(
+    url: str, by: dict[str, str]
+) -> None:
+    async with opened(url) as memory:
+        bob = memory.tenant("acme").for_owner("bob")
+        await write_secrets(bob)
+        assert await killed(forget_in_a_process, url, "acme", None, **by)
+        session = await bob.get_session("old")
+        await session.append(Message(role="user", content="I am back", author="bob"))
+    async with opened(url) as memory:
+        acme = memory.tenant("acme")
+        assert await acme.for_owner("bob").search("number") == []
+        assert sorted(await living(acme)) == ["I am back", "from Amy", "from Amy"]
+        assert await intents(acme) == 0
+
+
+async def first_line(memory: Memory) -> None:
+    async for _ in memory.for_owner("bob").export():
+        return
+
+
+FIRST: dict[str, Callable[[Memory], Awaitable[object]]] = {
+    "admin.list_sessions": lambda memory: memory.admin.list_sessions(),
+    "admin.search": lambda memory: memory.admin.search("number"),
+    "blobs.list": lambda memory: memory.for_owner("bob").blobs.list(),
+    "blobs.put": lambda memory: memory.for_owner("eve").blobs.put(b"hers"),
+    "changes": lambda memory: memory.for_owner("bob").changes(),
+    "export": first_line,
+    "facts.list": lambda memory: memory.facts("bob").list(),
+    "facts.remember": lambda memory: memory.facts("eve").remember("I have a dog"),
+    "list_sessions": lambda memory: memory.list_sessions(owner="bob"),
+    "receipts": lambda memory: memory.for_owner("bob").receipts(),
+    "search": lambda memory: memory.search("number", owner="bob"),
+    "session": lambda memory: memory.session("hers", owner="eve"),
+}
+
+
+@pytest.mark.parametrize("first", FIRST)
+async def test_any_first_call_completes_the_tenants_killed_forgetting(url: str, first: str) -> None:
+    async with opened(url) as memory:
+        await write_secrets(memory.tenant("acme").for_owner("bob"))
+        await write_secrets(memory.tenant("other").for_owner("bob"))
+    assert await killed(forget_in_a_process, url, "acme", None, everything=True)
+    async with opened(url) as memory:
+        acme = memory.tenant("acme")
+        assert await intents(acme) == 1
+        await FIRST[first](acme)
+        assert await intents(acme) == 0
+        assert await living(acme) == []
+        assert await acme.facts("bob").list() == []
+        assert SECRET in await living(memory.tenant("other"))
+
+
+# --- an intent that grows ---
+
+
+def forget_with_a_late_fork(url: str, tenant: str, at: int) -> None:
+    """Forget Bob's messages while a fork is finished, and die before a store call after that."""
+    store_intents_in_parts_of(2)
+    left, forked = at, False
+
+    async def run() -> None:
+        async with opened(url) as beside:
+
+            async def before(name: str, _: tuple[Any, ...]) -> None:
+                nonlocal left, forked
+                if name == "erase" and not forked:
+                    forked = True
+                    session = await beside.tenant(tenant).get_session("s", owner="bob")
+                    await session.fork(id="twin")
+                if forked:
+                    left -= 1
+                    if not left:
+                        os._exit(KILLED)
+
+            async with opened(url, before) as memory:
+                await memory.tenant(tenant).admin.forget(author="bob")
+
+    asyncio.run(run())
+
+
+async def test_an_intent_that_grows_is_completed_wherever_its_process_is_killed(url: str) -> None:
+    at, running = 0, True
+    while running:
+        at += 1
+        tenant = f"tenant {at}"
+        async with opened(url) as memory:
+            session = await memory.tenant(tenant).session("s", owner="bob")
+            for number in range(4):
+                await session.append(
+                    Message(role="user", content=f"{SECRET} {number}", author="bob"),
+                    Message(role="user", content=f"fine {number}", author="amy"),
+                )
+        running = await killed(forget_with_a_late_fork, url, tenant, at)
+        async with opened(url) as memory:
+            here = memory.tenant(tenant)
+            assert await here.search("number", owner="bob") == [], f"killed at call {at}"
+            assert not any(SECRET in text for text in await living(here)), f"killed at call {at}"
+            assert await intents(here) == 0, f"killed at call {at}"
+            assert len(await here.admin.receipts()) == 1, f"killed at call {at}"
+    assert at > 10
+
+
+# --- beside a deletion ---
+
+
+async def test_a_session_that_is_deleted_at_any_moment_does_not_stop_a_forgetting(
+    url: str,
+) -> None:
+    at, reached, calls = 0, True, 0
+    bob: OwnerMemory
+
+    async def before(_: str, __: tuple[Any, ...]) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            await bob.delete_session("s2")
+
+    async with opened(url) as beside, opened(url, before) as memory:
+        while reached:
+            at += 1
+            tenant = f"tenant {at}"
+            bob = beside.tenant(tenant).for_owner("bob")
+            for number in range(3):
+                await (await bob.session(f"s{number}")).add_message("user", f"{SECRET} {number}")
+            calls = 0
+            receipt = await memory.tenant(tenant).for_owner("bob").forget(since=0)
+            reached = calls >= at
+            assert receipt.messages in (2, 3), f"deleted before call {at}"
+            here = beside.tenant(tenant)
+            assert await intents(here) == 0, f"deleted before call {at}"
+            assert await living(here) == [], f"deleted before call {at}"
+            assert len(await bob.receipts()) == 1, f"deleted before call {at}"
+    assert at > 10
