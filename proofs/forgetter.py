@@ -1,6 +1,6 @@
 """A process that forgets one session, to be killed meanwhile: `python -m proofs.forgetter`.
 
-It says when it begins, when its intent is stored, and when it is done.
+It says when it begins, when a part of its intent is stored, and when it is done.
 """
 
 import asyncio
@@ -10,12 +10,14 @@ from typing import Any
 
 from keepthread import Memory
 from keepthread.stores.kinds import FORGET
+from proofs.interposed import store_intents_in_parts_of
 from proofs.marked import settings
 
 BEGUN, MEANT, DONE = b"b", b"m", b"d"
 
 
-async def main(url: str, session: str, owner: str) -> None:
+async def main(url: str, session: str, owner: str, entries: str) -> None:
+    store_intents_in_parts_of(int(entries))
     finds = not url.startswith("redis")
     async with Memory.open(url, **settings(finds=finds)) as memory:
         put: Any = memory.store.put

@@ -43,6 +43,8 @@ from proofs.marked import NOON, WEB, Life, Marker, new_markers, settings
 ROOT: Final = Path(__file__).resolve().parent.parent
 KEPT: Final = Marker("The bystander keeps its sunflower")
 VECTORS: Final = view_of("proof", 64)
+ENTRIES: Final = (1, 2, 1000)
+"""How many entries a part of an intent has: an intent in several parts may be stored in part."""
 EARLY: Final = 0.2
 """The share of kills that come before the intent is stored, or may."""
 
@@ -305,7 +307,8 @@ class Killing:
 
     def _kill(self, id: str, *, whole: bool) -> bool:
         """Let a process forget, kill it on its way, and tell whether it had ended."""
-        command = [sys.executable, "-m", "proofs.forgetter", self._ground.url, id, id]
+        entries = str(self._rng.choice(ENTRIES))
+        command = [sys.executable, "-m", "proofs.forgetter", self._ground.url, id, id, entries]
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
             assert process.stdout
             early = not whole and self._rng.random() < EARLY

@@ -13,7 +13,7 @@ _LOADED: Final = [
     *(f"keepthread.stores.{each}.store" for each in ("sqlite", "postgres", "redis", "outbox")),
     *("keepthread.memory.memory", "keepthread.models.tokens", "keepthread.sync"),
     *("proofs.p04_order", "proofs.p05_once", "proofs.p06_turns", "proofs.p11_damage"),
-    *("proofs.p12_contexts", "proofs.p17_tools", "proofs.p18_compaction"),
+    *("proofs.p12_contexts", "proofs.p17_tools", "proofs.p18_compaction", "proofs.p38_forgets"),
 ]
 
 

@@ -1,7 +1,6 @@
 """A forgetting that began ends, however it is interrupted; and what was written after it stays."""
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,12 @@ import pytest
 from keepthread import Attachment, Memory, Message, OwnerMemory, Scope
 from keepthread.memory.forgetting.follow import all_sessions
 from keepthread.stores.kinds import FORGET
-from proofs.interposed import opened, store_intents_in_parts_of
+from proofs.interposed import opened
 from proofs.processes import fresh_processes
+from tests.forgetting_processes import KILLED, forget_in_a_process, forget_with_a_late_fork
 
 SECRET = "the number is 555-0199"
 CONTRACT = b"%PDF the contract that Bob signed"
-KILLED = 9
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -100,29 +99,6 @@ async def cancel_at(gate: Gate, forgetting: Awaitable[object]) -> None:
     gate.open.set()
     with pytest.raises(asyncio.CancelledError):
         await task
-
-
-Before = Callable[[str, tuple[Any, ...]], Awaitable[None]]
-
-
-def kill_at(method: str) -> Before:
-    """Return a hook that ends this process before a call of a method."""
-
-    async def hook(name: str, _: tuple[Any, ...]) -> None:
-        if name == method:
-            os._exit(KILLED)
-
-    return hook
-
-
-def forget_in_a_process(url: str, tenant: str, id: str | None, **query: Any) -> None:
-    """Begin to forget Bob's messages, and die before the first one is erased."""
-
-    async def run() -> None:
-        async with opened(url, kill_at("erase")) as memory:
-            await memory.tenant(tenant).for_owner("bob").forget(**query, id=id)
-
-    asyncio.run(run())
 
 
 async def killed(target: Callable[..., None], *args: Any, **kwargs: Any) -> bool:
@@ -261,31 +237,6 @@ async def test_any_first_call_completes_the_tenants_killed_forgetting(url: str, 
 
 
 # --- an intent that grows ---
-
-
-def forget_with_a_late_fork(url: str, tenant: str, at: int) -> None:
-    """Forget Bob's messages while a fork is finished, and die before a store call after that."""
-    store_intents_in_parts_of(2)
-    left, forked = at, False
-
-    async def run() -> None:
-        async with opened(url) as beside:
-
-            async def before(name: str, _: tuple[Any, ...]) -> None:
-                nonlocal left, forked
-                if name == "erase" and not forked:
-                    forked = True
-                    session = await beside.tenant(tenant).get_session("s", owner="bob")
-                    await session.fork(id="twin")
-                if forked:
-                    left -= 1
-                    if not left:
-                        os._exit(KILLED)
-
-            async with opened(url, before) as memory:
-                await memory.tenant(tenant).admin.forget(author="bob")
-
-    asyncio.run(run())
 
 
 async def test_an_intent_that_grows_is_completed_wherever_its_process_is_killed(url: str) -> None:
