@@ -326,12 +326,10 @@ class Life:
         return found
 
     async def _left(self) -> list[str]:
-        damages = (await self.store.verify()).damages
-        found = [f"damages: {damages}"] if damages else []
         scopes = [Scope(), Scope(owner="bob")]
         scopes += [Scope(session=key) for key in await all_sessions(self.store)]
         leases = [scope for scope in scopes if await self.store.scan(scope, LEASE)]
-        return [*found, *(f"a lease is left in {scope}" for scope in leases)]
+        return [f"a lease is left in {scope}" for scope in leases]
 
     async def _unreadable(self, bob: OwnerMemory) -> list[str]:
         digests = {blob.digest: "a listed blob" for blob in await bob.blobs.list()}
@@ -381,7 +379,7 @@ class Life:
             self.problems.append(f"{len(left)} of {before} forgotten messages are live {when}")
 
     async def sweep(self) -> None:
-        """Remove what uploads have left, two days later, and note chunks that stay."""
+        """Remove what uploads have left, two days later; note chunks that stay, and damages."""
         later = memory_over(self.store, clock=lambda: time.time() + DAYS)
         await later._services.blobs("bob").sweep()
         records = {
@@ -394,6 +392,8 @@ class Life:
             self.problems.append(f"{len(orphans)} uploads have chunks and no description")
         if records[BLOB_UPLOAD]:
             self.problems.append("a note of an upload is left")
+        if damages := (await self.store.verify()).damages:
+            self.problems.append(f"damages: {damages}")
 
 
 async def attempt(store: Store, trial: Trial) -> tuple[int, list[str]]:

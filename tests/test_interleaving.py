@@ -5,8 +5,7 @@ process is killed. `tests/interleaving.py` has the operations and what must hold
 """
 
 import random
-from collections.abc import AsyncIterator
-from itertools import count
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,28 +20,43 @@ THEN = (*OPERATIONS, "cancel", "kill")
 SAMPLE = {"sqlite": 100, "postgres": 40}
 
 
+A_FILE = 25
+"""Trials in one file: checking a file takes longer with every tenant in it."""
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
 async def tenants(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Any]:
-    if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path / 'memory.db'}"
-    else:
-        url = request.getfixturevalue("postgres").empty()
-    store = await store_at(url)(durability="process")
-    yield Tenants(store, request.param)
-    await store.close()
+    server = request.getfixturevalue("postgres").empty() if request.param == "postgres" else ""
+    tenants = Tenants(request.param, lambda n: server or f"sqlite:///{tmp_path / f'{n}.db'}")
+    yield tenants
+    await tenants.close()
 
 
 class Tenants:
     """Tries each trial in a tenant of its own: opening a store takes longer than a trial."""
 
-    def __init__(self, store: Store, kind: str) -> None:
+    def __init__(self, kind: str, url: Callable[[int], str]) -> None:
         self.kind = kind
         self.broken: dict[tuple[str, str, str], list[Trial]] = {}
-        self._store = store
-        self._numbers = count()
+        self._url = url
+        self._store: Store | None = None
+        self._trials = 0
+
+    async def close(self) -> None:
+        if self._store:
+            await self._store.close()
+
+    async def _tenant(self) -> Store:
+        """Return an empty tenant, from time to time in another file."""
+        number = self._trials
+        self._trials += 1
+        if self._store is None or (number % A_FILE == 0 and self.kind == "sqlite"):
+            await self.close()
+            self._store = await store_at(self._url(number))(durability="process")
+        return self._store.tenant(f"tenant {number}")
 
     async def attempt(self, trial: Trial) -> int:
-        calls, problems = await attempt(self._store.tenant(f"tenant {next(self._numbers)}"), trial)
+        calls, problems = await attempt(await self._tenant(), trial)
         for problem in problems:
             self.broken.setdefault((trial.first, trial.then, problem), []).append(trial)
         return calls
