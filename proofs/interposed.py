@@ -46,9 +46,16 @@ def memory_over(store: Store, before: Before | None = None, **options: Any) -> M
 
 
 @asynccontextmanager
+async def opened_store(url: str) -> AsyncIterator[Store]:
+    """Open a store for as long as the block lasts; reading it completes no forgetting."""
+    async with await store_at(url)(durability="process") as store:
+        yield store
+
+
+@asynccontextmanager
 async def opened(url: str, before: Before | None = None) -> AsyncIterator[Memory]:
     """Open a memory for as long as the block lasts."""
-    async with memory_over(await store_at(url)(durability="process"), before) as memory:
+    async with opened_store(url) as store, memory_over(store, before) as memory:
         yield memory
 
 

@@ -31,13 +31,15 @@ from keepthread.protocols import Store
 from keepthread.stores.codec import dumps
 from keepthread.stores.kinds import FORGET
 from proofs import Outcome, Progress, Proof
-from proofs.interposed import opened, store_intents_in_parts_of
+from proofs.interposed import opened, opened_store, store_intents_in_parts_of
 from proofs.places import file_url, new_place
 from proofs.processes import fresh_processes
 
 KILLED: Final = 9
 AT_ANY_MOMENT: Final = 0.2
 """The share of processes that are killed at any moment, and not before a call."""
+AFTER_THE_KILL: Final = 0.5
+REPEATED: Final = 0.7
 ROUNDS: Final = 3
 """How often a process writes during a forgetting, and after it."""
 WORD: Final = "zebra"
@@ -223,6 +225,8 @@ class Tenant:
     """What one tenant must have."""
 
     plan: Plan
+    store: Store
+    """The store itself: reading it completes no forgetting."""
     tally: Tally
     where: str
     items: list[Item] = field(default_factory=list)
@@ -250,7 +254,7 @@ class Tenant:
 
     async def check(self, tenant: Memory, found: Sequence[str], when: str) -> None:
         """Hold a tenant to having no intent, all that must stay, and nothing that is forgotten."""
-        store: Store = tenant.store
+        store = self.store.tenant(self.plan.tenant)
         texts = forgotten(self.plan.query)
         left = await store.scan(Scope(), FORGET)
         self.expect(not left, f"{len(left)} records of an intent are left {when}")
@@ -327,14 +331,20 @@ class Killing:
             Plan(f"{name} {number}", rng.choice(list(QUERIES)), rng.choice([None, "an id"]))
             for name in ("acme", "zoo")
         ]
-        tenants = [Tenant(plan, self._tally, f"kill {number}") for plan in plans]
-        async with opened(self._url) as beside:
-            for plan in plans:
-                await write_life(beside, plan.tenant)
-            await asyncio.to_thread(self._kill, plans, tenants, whole=not self._calls)
-            if rng.random() < 0.5:
-                for tenant in tenants:
-                    await tenant.write(beside, "after the kill")
+        async with opened_store(self._url) as store:
+            tenants = [Tenant(plan, store, self._tally, f"kill {number}") for plan in plans]
+            async with opened(self._url) as beside:
+                for plan in plans:
+                    await write_life(beside, plan.tenant)
+                await asyncio.to_thread(self._kill, plans, tenants, whole=not self._calls)
+                if rng.random() < AFTER_THE_KILL:
+                    for tenant in tenants:
+                        await tenant.write(beside, "after the kill")
+            await self._go_on(tenants)
+        self._tally.kills += 1
+
+    async def _go_on(self, tenants: Sequence[Tenant]) -> None:
+        """Start again, repeat what was interrupted, write, and start once more."""
         async with opened(self._url) as memory:
             for tenant in tenants:
                 was_done = tenant.done
@@ -343,13 +353,12 @@ class Killing:
                 self._tally.completed += tenant.done and not was_done
                 self._tally.before += not tenant.done
             for tenant in tenants:
-                if rng.random() < 0.7:
+                if self._rng.random() < REPEATED:
                     await tenant.repeat(memory)
                 await tenant.write(memory, "after all")
         async with opened(self._url) as memory:
             for tenant in tenants:
                 await tenant.start(memory, "after another start")
-        self._tally.kills += 1
 
     def _kill(self, plans: Sequence[Plan], tenants: Sequence[Tenant], *, whole: bool) -> None:
         """Let a process forget and write, and kill it; note what it acknowledged."""

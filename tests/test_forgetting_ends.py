@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,9 @@ import pytest
 
 from keepthread import Attachment, Memory, Message, OwnerMemory, Scope
 from keepthread.memory.forgetting.follow import all_sessions
+from keepthread.protocols import Store
 from keepthread.stores.kinds import FORGET
-from proofs.interposed import opened
+from proofs.interposed import opened, opened_store
 from proofs.processes import fresh_processes
 from tests.forgetting_processes import KILLED, forget_in_a_process, forget_with_a_late_fork
 from tests.seeds import SEED
@@ -25,6 +26,13 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'memory.db'}"
     return request.getfixturevalue("postgres").empty()
+
+
+@pytest.fixture
+async def store(url: str) -> AsyncIterator[Store]:
+    """Return the store itself: reading it completes no forgetting."""
+    async with opened_store(url) as store:
+        yield store
 
 
 # --- what is written, and what is left ---
@@ -57,9 +65,8 @@ async def assert_back(bob: OwnerMemory) -> None:
     assert [message.content for message in found] == ["my contract"]
 
 
-async def living(memory: Memory) -> list[str]:
+async def living(store: Store) -> list[str]:
     """Return the texts of all live messages, of whatever session."""
-    store = stored(memory)
     found: list[str] = []
     for key in await all_sessions(store):
         messages = await store.read(key, limit=1000)
@@ -67,13 +74,8 @@ async def living(memory: Memory) -> list[str]:
     return found
 
 
-async def intents(memory: Memory) -> int:
-    return len(await stored(memory).scan(Scope(), FORGET))
-
-
-def stored(memory: Memory) -> Any:
-    """Return the store itself: reading it completes no forgetting."""
-    return getattr(memory.store, "store", memory.store)
+async def intents(store: Store) -> int:
+    return len(await store.scan(Scope(), FORGET))
 
 
 # --- interruptions ---
@@ -115,31 +117,33 @@ async def killed(target: Callable[..., None], *args: Any, **kwargs: Any) -> bool
 # --- canceled ---
 
 
-async def test_a_canceled_forgetting_ends_in_the_background(url: str) -> None:
+async def test_a_canceled_forgetting_ends_in_the_background(url: str, store: Store) -> None:
     gate = Gate("erase")
     async with opened(url, gate) as memory:
         bob = memory.for_owner("bob")
         await write_secrets(bob)
         await cancel_at(gate, bob.forget(author="bob"))
         await memory.idle()
-        assert await living(memory) == ["from Amy"] * 2
-        assert await intents(memory) == 0
+        assert await living(store) == ["from Amy"] * 2
+        assert await intents(store) == 0
         assert len(await bob.receipts()) == 1
 
 
-async def test_closing_waits_for_a_canceled_forgetting(url: str) -> None:
+async def test_closing_waits_for_a_canceled_forgetting(url: str, store: Store) -> None:
     gate = Gate("erase")
     async with opened(url, gate) as memory:
         bob = memory.for_owner("bob")
         await write_secrets(bob)
         await cancel_at(gate, bob.forget(author="bob"))
     async with opened(url) as memory:
-        assert await intents(memory) == 0
-        assert await living(memory) == ["from Amy"] * 2
+        assert await intents(store) == 0
+        assert await living(store) == ["from Amy"] * 2
 
 
 @pytest.mark.parametrize("repeat", ["again", "by its id", "not at all"])
-async def test_what_is_written_after_a_canceled_forgetting_stays(url: str, repeat: str) -> None:
+async def test_what_is_written_after_a_canceled_forgetting_stays(
+    url: str, store: Store, repeat: str
+) -> None:
     gate = Gate("erase")
     async with opened(url, gate) as memory:
         bob = memory.for_owner("bob")
@@ -155,14 +159,16 @@ async def test_what_is_written_after_a_canceled_forgetting_stays(url: str, repea
         await assert_back(bob)
         await memory.for_owner("eve").session("hers")
         await assert_back(bob)
-        assert await intents(memory) == 0
+        assert await intents(store) == 0
 
 
 # --- killed ---
 
 
 @pytest.mark.parametrize("repeat", ["again", "by its id", "not at all"])
-async def test_what_is_written_after_a_killed_forgetting_stays(url: str, repeat: str) -> None:
+async def test_what_is_written_after_a_killed_forgetting_stays(
+    url: str, store: Store, repeat: str
+) -> None:
     id = "mine" if repeat == "by its id" else None
     async with opened(url) as memory:
         bob = memory.tenant("acme").for_owner("bob")
@@ -170,7 +176,7 @@ async def test_what_is_written_after_a_killed_forgetting_stays(url: str, repeat:
         assert await killed(forget_in_a_process, url, "acme", id, everything=True)
         if repeat != "not at all":
             await bob.forget(everything=True, id=id)
-            assert await intents(memory.tenant("acme")) == 0
+            assert await intents(store.tenant("acme")) == 0
         await come_back(bob)
     async with opened(url) as memory:
         acme = memory.tenant("acme")
@@ -179,14 +185,14 @@ async def test_what_is_written_after_a_killed_forgetting_stays(url: str, repeat:
         await assert_back(bob)
         await acme.for_owner("eve").session("hers")
         await assert_back(bob)
-        assert await intents(acme) == 0
-        assert await living(acme) == ["my contract"]
+        assert await intents(store.tenant("acme")) == 0
+        assert await living(store.tenant("acme")) == ["my contract"]
         assert await bob.receipts()
 
 
 @pytest.mark.parametrize("by", [{"author": "bob"}, {"session": "old", "author": "bob"}])
 async def test_a_message_that_is_appended_after_a_killed_forgetting_stays(
-    url: str, by: dict[str, str]
+    url: str, store: Store, by: dict[str, str]
 ) -> None:
     async with opened(url) as memory:
         bob = memory.tenant("acme").for_owner("bob")
@@ -197,8 +203,8 @@ async def test_a_message_that_is_appended_after_a_killed_forgetting_stays(
     async with opened(url) as memory:
         acme = memory.tenant("acme")
         assert await acme.for_owner("bob").search("number") == []
-        assert sorted(await living(acme)) == ["I am back", "from Amy", "from Amy"]
-        assert await intents(acme) == 0
+        assert sorted(await living(store.tenant("acme"))) == ["I am back", "from Amy", "from Amy"]
+        assert await intents(store.tenant("acme")) == 0
 
 
 async def first_line(memory: Memory) -> None:
@@ -223,25 +229,29 @@ FIRST: dict[str, Callable[[Memory], Awaitable[object]]] = {
 
 
 @pytest.mark.parametrize("first", FIRST)
-async def test_any_first_call_completes_the_tenants_killed_forgetting(url: str, first: str) -> None:
+async def test_any_first_call_completes_the_tenants_killed_forgetting(
+    url: str, store: Store, first: str
+) -> None:
     async with opened(url) as memory:
         await write_secrets(memory.tenant("acme").for_owner("bob"))
         await write_secrets(memory.tenant("other").for_owner("bob"))
     assert await killed(forget_in_a_process, url, "acme", None, everything=True)
     async with opened(url) as memory:
         acme = memory.tenant("acme")
-        assert await intents(acme) == 1
+        assert await intents(store.tenant("acme")) == 1
         await FIRST[first](acme)
-        assert await intents(acme) == 0
-        assert await living(acme) == []
+        assert await intents(store.tenant("acme")) == 0
+        assert await living(store.tenant("acme")) == []
         assert await acme.facts("bob").list() == []
-        assert SECRET in await living(memory.tenant("other"))
+        assert SECRET in await living(store.tenant("other"))
 
 
 # --- an intent that grows ---
 
 
-async def test_an_intent_that_grows_is_completed_wherever_its_process_is_killed(url: str) -> None:
+async def test_an_intent_that_grows_is_completed_wherever_its_process_is_killed(
+    url: str, store: Store
+) -> None:
     at, running = 0, True
     while running:
         at += 1
@@ -257,8 +267,10 @@ async def test_an_intent_that_grows_is_completed_wherever_its_process_is_killed(
         async with opened(url) as memory:
             here = memory.tenant(tenant)
             assert await here.search("number", owner="bob") == [], f"killed at write {at}"
-            assert not any(SECRET in text for text in await living(here)), f"killed at write {at}"
-            assert await intents(here) == 0, f"killed at write {at}"
+            assert not any(SECRET in text for text in await living(store.tenant(tenant))), (
+                f"killed at write {at}"
+            )
+            assert await intents(store.tenant(tenant)) == 0, f"killed at write {at}"
             assert len(await here.admin.receipts()) == 1, f"killed at write {at}"
     assert at > 10
 
@@ -268,6 +280,7 @@ async def test_an_intent_that_grows_is_completed_wherever_its_process_is_killed(
 
 async def test_a_session_that_is_deleted_at_any_moment_does_not_stop_a_forgetting(
     url: str,
+    store: Store,
 ) -> None:
     rng = random.Random(SEED)
     at, reached, calls, trials = 0, True, 0, 0
@@ -291,8 +304,7 @@ async def test_a_session_that_is_deleted_at_any_moment_does_not_stop_a_forgettin
             receipt = await memory.tenant(tenant).for_owner("bob").forget(since=0)
             reached = calls >= at
             assert receipt.messages in (2, 3), f"deleted before call {at}"
-            here = beside.tenant(tenant)
-            assert await intents(here) == 0, f"deleted before call {at}"
-            assert await living(here) == [], f"deleted before call {at}"
+            assert await intents(store.tenant(tenant)) == 0, f"deleted before call {at}"
+            assert await living(store.tenant(tenant)) == [], f"deleted before call {at}"
             assert len(await bob.receipts()) == 1, f"deleted before call {at}"
     assert trials > 10

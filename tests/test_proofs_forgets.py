@@ -28,7 +28,7 @@ async def memory(tmp_path: Path) -> AsyncIterator[Memory]:
 
 
 async def broken(memory: Memory, query: str, *, done: bool, items: list[Item]) -> list[str]:
-    tenant = Tenant(Plan("acme", query, None), Tally(), "here", items, done)
+    tenant = Tenant(Plan("acme", query, None), memory.store, Tally(), "here", items, done)
     await tenant.start(memory, "now")
     return tenant.tally.broken
 
