@@ -101,7 +101,7 @@ def has_blob(data: bytes) -> Check:
     async def check(bob: OwnerMemory) -> bool:
         try:
             return await bob.blobs.read(hashlib.sha256(data).hexdigest()) == data
-        except NotFound:
+        except KeepthreadError:
             return False
 
     return check
