@@ -175,4 +175,4 @@ async def test_a_file_of_something_else_is_named_in_the_report() -> None:
     async with Memory(RamStore()) as memory:
         done = await imported(memory, b'{"a": 1}\n', CODEX.read_bytes())
     assert (done.sessions, done.refused) == (1, 1)
-    assert done.problems[0].what == "the file holds no session of Claude Code or Codex"
+    assert done.problems[0].what == "the file contains no session of Claude Code or Codex"

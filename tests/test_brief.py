@@ -242,7 +242,7 @@ async def test_031_103_a_command_deletes_a_session_and_keeps_facts(tmp_path: Pat
         await memory.facts().remember("Likes apples", session="mine", messages=[said.id])
     asked = command("delete", "mine", store=store)
     assert asked.returncode == 2
-    assert "this would delete session 'mine' with 1 message; --yes does it" in asked.stderr
+    assert "this would delete session 'mine' with 1 message; --yes confirms" in asked.stderr
     assert "keepthread forget" in command("delete", "--help", store=store).stdout
     assert "keepthread delete" in command("forget", "--help", store=store).stdout
     async with Memory.open(f"sqlite:///{store}", counter=Estimator()) as memory:
@@ -352,7 +352,7 @@ async def test_225_facts_belong_to_a_person_on_discord(tmp_path: Path) -> None:
             assert "- I like tea" in await stage.server.told(other, stage.ana, "facts")
             assert "nothing about you" in await stage.server.told(other, stage.bea, "facts")
             done = await stage.server.told(other, stage.ana, "forget me")
-            assert done.startswith("Done: 1 message and 1 fact of yours erased.")
+            assert done.startswith("Done: erased 1 message and 1 fact of yours.")
             assert "nothing about you" in await stage.server.told(other, stage.ana, "facts")
 
 

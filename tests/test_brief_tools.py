@@ -186,8 +186,8 @@ def test_a_service_that_refuses_tools_is_asked_once_more_without(tmp_path: Path)
 
     with ScriptedServer(otherwise=strict) as server, home(tmp_path, server).chat() as chat:
         assert "Plainly." in chat.say("One?")
-        chat.sees("scripted takes no tools, and was asked without them")
-        assert "takes no tools" not in chat.say("Two?")
+        chat.sees("scripted does not support tools and was asked without them")
+        assert "does not support tools" not in chat.say("Two?")
         chat.leave()
     assert ["tools" in each.body for each in server.requests] == [True, False, False]
 
@@ -225,7 +225,7 @@ async def test_a_call_that_was_carried_out_is_not_carried_out_again_after_an_out
             limits = resource.prlimit(chat.terminal.pid, resource.RLIMIT_FSIZE)
             resource.prlimit(chat.terminal.pid, resource.RLIMIT_FSIZE, (100, limits[1]))
             choose(chat, "y")
-            chat.sees("memory is away")
+            chat.sees("the memory is unavailable")
             chat.sees("It is so: 19 °C in Lima")
             resource.prlimit(chat.terminal.pid, resource.RLIMIT_FSIZE, limits)
             assert "Saved" in chat.say("/save")

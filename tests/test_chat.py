@@ -199,7 +199,7 @@ async def test_ctrl_c_stops_an_answer_and_keeps_what_arrived(place: Places) -> N
             server.wait_for(dropped=1)
             ask(terminal, "Go on?", "Yes.")
             terminal.key("ctrl-c")
-            terminal.wait_for("Ctrl-D leaves")
+            terminal.wait_for("Ctrl-D quits")
             terminal.type("never sent")
             terminal.key("ctrl-c")
             terminal.key("ctrl-d")
@@ -333,7 +333,7 @@ def test_tab_completes_commands_and_sessions(place: Places) -> None:
             terminal.wait_for(re.compile(r"^Is it raining\? · scripted", re.MULTILINE))
             terminal.type("/lod x")
             terminal.enter()
-            terminal.wait_for("there is no command /lod; did you mean /load?")
+            terminal.wait_for("unknown command /lod; did you mean /load?")
 
 
 def test_a_session_is_continued_resumed_or_made(place: Places) -> None:
@@ -377,7 +377,7 @@ def test_a_missing_key_is_told_before_anything_is_asked(place: Places) -> None:
     with ScriptedServer() as server:
         here = place(server)
         with here.terminal(KEEPTHREAD_MODEL_BASE_URL="") as terminal:
-            terminal.wait_for("error: there is no key: export OPENAI_API_KEY=…")
+            terminal.wait_for("error: no API key is set: export OPENAI_API_KEY=…")
             assert terminal.exit_code() == 2
 
 
@@ -387,11 +387,11 @@ def test_a_store_that_cannot_be_used_keeps_nobody_from_talking(place: Places) ->
         here.store.parent.mkdir()
         here.store.write_bytes(b"this is no database " * 1000)
         with here.terminal() as terminal:
-            terminal.wait_for("memory is away:")
-            terminal.wait_for(re.compile(r"memory away$", re.MULTILINE))
+            terminal.wait_for("the memory is unavailable:")
+            terminal.wait_for(re.compile(r"memory unavailable$", re.MULTILINE))
             terminal.type("half a ques")
             here.store.unlink()
-            terminal.wait_for("memory is back")
+            terminal.wait_for("the memory is available again")
             ask(terminal, "tion", "Noted.")
             assert server.requests[0].text == "half a question"
             terminal.key("ctrl-d")
@@ -523,7 +523,7 @@ def test_a_plain_terminal_gets_plain_text(place: Places, plain: dict[str, str]) 
         terminal.wait_for(re.compile("^Yes.$", re.MULTILINE))
         terminal.wait_for(re.compile("^>", re.MULTILINE), times=2)
         terminal.key("ctrl-c")
-        terminal.wait_for("Ctrl-D leaves")
+        terminal.wait_for("Ctrl-D quits")
         terminal.key("ctrl-d")
         assert terminal.exit_code() == 0
         assert b"\x1b]0;owned" not in terminal.raw
@@ -604,7 +604,7 @@ async def test_an_empty_answer_in_a_pipe_is_reported_and_fails(place: Places) ->
         for asked in ("First", "Second"):
             silent = here.pipe("--session", "s", "-p", asked)
             assert (silent.returncode, silent.stdout.strip()) == (1, "")
-            assert "the model said nothing" in silent.stderr
+            assert "the model returned an empty answer" in silent.stderr
         silent = here.pipe("--json", "--session", "s", "-p", "Third")
         assert (silent.returncode, json.loads(silent.stdout)["answer"]) == (1, "")
         said = [message.content.strip() for message in await here.messages("s")]
@@ -649,7 +649,7 @@ def test_a_locked_store_holds_up_nobody(place: Places) -> None:
         lock.execute("BEGIN IMMEDIATE")
         asked = here.pipe("--session", "s", "-p", "second")
         assert (asked.returncode, asked.stdout) == (0, "Noted.\n")
-        assert "memory is away" in asked.stderr
+        assert "the memory is unavailable" in asked.stderr
         lock.execute("ROLLBACK")
         lock.close()
         asked = here.pipe("--session", "s", "-p", "third")

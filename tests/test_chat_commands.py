@@ -206,7 +206,7 @@ def test_a_path_is_no_command_and_a_misspelt_one_is() -> None:
         ("/pin 9", "there is no message at position 9"),
         ("/forget everything", "write /forget, or /forget last"),
         ("/why 2", "2 is not one of them; 1 is the latest"),
-        ("/resume 7", "1 session listed, and 7 is not one of them"),
+        ("/resume 7", "7 is not in the list of 1 session"),
         ("/help sessoins", "did you mean /sessions"),
         ("/import nowhere.md", "nowhere.md: No such file"),
         ("/export nowhere/a.md", "nowhere/a.md: No such file"),
@@ -339,7 +339,7 @@ async def test_a_session_that_another_program_deleted_begins_again(tmp_path: Pat
         async with Memory.open(f"sqlite:///{it.store}") as another_program:
             await another_program.delete_session("first", owner=OWNER)
         await it.ask("How is Tokyo?")
-        assert "session first was deleted elsewhere; it begins again" in it.person.seen()
+        assert "another program deleted session first; it starts again empty" in it.person.seen()
         assert await it.log() == ["How is Tokyo?", "Rainy."]
         async with it.away():
             assert "How is Jakarta?" not in await it.log()
@@ -352,7 +352,7 @@ async def test_a_session_that_another_program_forgot_begins_again(tmp_path: Path
             await another_program.forget(session="first", owner=OWNER)
         assert "first" not in await it.do("/sessions")
         await it.ask("How is Tokyo?")
-        assert "session first was deleted elsewhere; it begins again" in it.person.seen()
+        assert "another program deleted session first; it starts again empty" in it.person.seen()
         assert [text for text in await it.log() if text] == ["How is Tokyo?", "Rainy."]
 
 
@@ -546,7 +546,7 @@ async def test_compact_compacts_now_and_says_how_much_shorter(tmp_path: Path) ->
         assert "% shorter" in shown
         assert (await (await it.chat.session()).status()).summary_bytes
         again = await it.do("/compact")
-        assert "Nothing is due: the newest 10 turns stay" in again
+        assert "Nothing to compact: the newest 10 turns are kept" in again
         assert "position 20" in again
 
 
@@ -631,7 +631,7 @@ async def test_a_fact_that_waits_says_how_to_let_it_out(tmp_path: Path) -> None:
         (told,) = await session.append(Message(role="tool", tool_call_id="1", content="A boat."))
         facts = it.persistence.memory.facts
         await facts.remember("Has a boat.", session="first", messages=[told])
-        assert "1 waiting for you: /facts confirm N" in await it.do("/facts")
+        assert "1 waiting for confirmation: /facts confirm N" in await it.do("/facts")
         assert "Confirmed: Has a boat." in await it.do("/facts confirm 1")
         assert [fact.state for fact in await facts.list()] == ["live"]
 
@@ -683,7 +683,7 @@ async def test_cost_counts_the_answer_the_chat_and_the_session(tmp_path: Path) -
         assert ("latest", "answer", "2,000", "800", "200", "0.0044") in rows
         assert ("since", "the", "start", "2,000", "800", "200", "0.0044") in rows
         assert ("this", "session", "8,000", "800", "301", "0.0072") in rows
-        assert "Without 1 answer of other models than scripted" in shown
+        assert "Not counted: 1 answer of models other than scripted" in shown
 
 
 async def test_without_a_price_cost_says_how_to_set_one(tmp_path: Path) -> None:
@@ -776,7 +776,7 @@ async def test_what_is_no_conversation_is_refused_by_import(tmp_path: Path) -> N
 async def test_another_model_answers_from_now_on(tmp_path: Path) -> None:
     async with desk(tmp_path, model__base_url="http://localhost:1/v1") as it:
         assert "scripted answers (openai)" in await it.do("/model")
-        assert "small answers from now on" in await it.do("/model small")
+        assert "small is used for the rest of this chat" in await it.do("/model small")
         assert it.talk.model.name == "small"
 
 
@@ -846,8 +846,8 @@ async def test_what_another_program_keeps_from_being_erased_is_told(tmp_path: Pa
             reader.execute("BEGIN")
             reader.execute("SELECT * FROM sqlite_master").fetchall()
             shown = await it.do("/forget")
-        assert "may be left in chat.db, chat.db-wal" in shown
-        assert "still found there" in shown
+        assert "may remain in chat.db, chat.db-wal" in shown
+        assert "A check just found some of the erased text there" in shown
 
 
 async def test_what_another_chat_said_in_between_is_not_forgotten_with_it(tmp_path: Path) -> None:
@@ -879,7 +879,7 @@ async def test_the_latest_turn_is_forgotten_alone(tmp_path: Path) -> None:
     async with desk(tmp_path, "Sunny.", "Rainy.") as it:
         await it.ask("Jakarta?", "Tokyo?")
         assert "Forgotten: 2 messages" in await it.do("/forget last")
-        assert "“Tokyo?” and its answer for good, 2 messages" in it.person.asked[0]
+        assert "“Tokyo?” and its answer permanently, 2 messages" in it.person.asked[0]
         assert await it.log() == ["Jakarta?", "Sunny.", "", ""]
         it.person.will = False
         assert "Nothing was forgotten" in await it.do("/forget last")
@@ -899,7 +899,7 @@ async def test_while_the_store_is_away_what_this_chat_said_is_still_there(tmp_pa
             shown = await it.do("/history")
             assert "Sunny." in shown
             assert "Here." in shown
-            assert "Memory is away" in shown
+            assert "The memory is unavailable" in shown
             for line in ("/context", "/why", "/cost", "/help", "/model"):
                 assert await it.do(line)
             shown = await it.do("/status")
@@ -929,7 +929,7 @@ async def test_without_memory_commands_about_this_chat_work(tmp_path: Path) -> N
         await it.do("/clear")
         assert await it.shown() == []
         for line in ("/sessions", "/resume", "/save", "/search a", "/remember A.", "/forget"):
-            with pytest.raises(InvalidInput, match="memory is switched off"):
+            with pytest.raises(InvalidInput, match="memory is disabled"):
                 await it.do(line)
     assert not it.store.exists()
 

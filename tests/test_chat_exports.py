@@ -346,7 +346,7 @@ def test_the_command_takes_a_stream_and_says_what_it_passed_over(tmp_path: Path)
         "warning: conversation 3: it is not a conversation of ChatGPT or Claude",
         f"Imported 1 session, 1 message into {tmp_path / 'a.db'}",
         "1 conversation was empty",
-        "1 conversation was passed over; all others were imported",
+        "1 conversation was skipped; all others were imported",
         "Their owner is ana",
         (
             "Next: `keepthread sessions --owner ana` lists them,"
@@ -454,7 +454,7 @@ async def test_what_is_broken_is_named_and_passed_over() -> None:
         (b'{"mapping": nonsense}', "conversation 2: it is not valid JSON"),
         (deep(MAX_DEPTH + 1), "conversation 3: it is nested more than"),
         (deep(100_000), "conversation 4: it is nested more than"),
-        (json.dumps(circle).encode(), "conversation 5: its messages follow each other in a circle"),
+        (json.dumps(circle).encode(), "conversation 5: its messages form a cycle"),
         (b'{"mapping": "\xff"}', "conversation 6: it is not valid JSON"),
         (b'"a string"', "conversation 7: it is not a conversation"),
         (b"17", "conversation 8: it is not a conversation"),

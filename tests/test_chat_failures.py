@@ -69,7 +69,7 @@ async def test_a_model_that_is_down_is_told_and_answers_once_it_is_back(tmp_path
     with here.chat("--session", "s") as chat:
         told = flat(chat.say("Is anybody there?"))
         assert f"error: 127.0.0.1:{port} cannot be reached" in told
-        assert "check that it runs, and base_url" in told
+        assert "check that it is running, and check base_url" in told
         with ScriptedServer(otherwise=heard, port=port):
             assert "Heard Is anybody there?." in chat.say("/retry")
         chat.say("And now?")
@@ -82,9 +82,9 @@ def test_a_key_that_is_missing_or_wrong_is_told_and_never_shown(tmp_path: Path) 
         here = home(tmp_path, server)
         with here.start(KEEPTHREAD_MODEL_BASE_URL=None) as chat:
             assert chat.ended() == 2
-            assert "there is no key: export OPENAI_API_KEY=…" in chat.seen
+            assert "no API key is set: export OPENAI_API_KEY=…" in chat.seen
         with here.chat(OPENAI_API_KEY="sk-quite-wrong") as chat:
-            assert "does not accept the key (401)" in chat.say("Hello?")
+            assert "rejects the key (401)" in chat.say("Hello?")
             chat.leave()
             assert b"quite-wrong" not in chat.terminal.raw
         kept = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
@@ -109,7 +109,7 @@ async def test_whatever_a_model_does_wrong_costs_its_answer_alone(tmp_path: Path
         with here.chat("--session", "s") as chat:
             assert "The second time." in chat.say("busy once")
             told = flat(chat.say("busy twice"))
-            assert "asked too much (429), asked 2 times" in told
+            assert "the rate limit of 127.0.0.1:{port} is exceeded (429), asked 2 times" in told
             assert "it says: slow down" in told
             assert "/retry asks again" in told
             told = flat(chat.say("broken"))
@@ -127,7 +127,7 @@ async def test_whatever_a_model_does_wrong_costs_its_answer_alone(tmp_path: Path
             chat.asked()
             assert re.search(r"> slow\n\nLate\.\n\n>", chat.seen)
             assert "cut short: by a limit" in chat.say("long")
-            assert "the model said nothing; /retry asks again" in chat.say("mute")
+            assert "the model returned an empty answer; /retry asks again" in chat.say("mute")
             chat.leave()
         assert b"\x1b[31mboom" not in chat.terminal.raw
         assert [text.strip() for text in await here.said("s")] == [
@@ -147,16 +147,16 @@ async def test_a_store_that_another_process_holds_gets_everything_later(tmp_path
             with held(here.store):
                 told = flat(chat.say("two"))
                 assert "Heard two." in told
-                assert "memory is away: " in told
+                assert "the memory is unavailable: " in told
                 assert "another process held the store for too long" in told
                 assert "kept in a file until it is back" in told
-                chat.sees(re.compile(r"memory away$", re.MULTILINE))
+                chat.sees(re.compile(r"memory unavailable$", re.MULTILINE))
                 assert "try again when it is back" in flat(chat.say("/rename x"))
                 chat.say("three")
                 # It still knows what was said before it went away.
                 assert "Heard one." in server.requests[-1].context
                 chat.terminal.type("half a line")
-            chat.sees("memory is back: 4 messages were brought home")
+            chat.sees("the memory is available again: 4 messages were delivered")
             chat.sees_at_cursor("half a line")
             chat.key("ctrl-c")
             chat.asked()
@@ -210,7 +210,7 @@ def test_on_a_full_disk_a_chat_goes_on_elsewhere(tmp_path: Path) -> None:
             chat.say("with room")
             with _full(chat.terminal.pid, tmp_path / "data", mounted=bool(prefix)):
                 told = flat(chat.say("without room"))
-                assert ("the disk is full" if prefix else "memory is away") in told
+                assert ("the disk is full" if prefix else "the memory is unavailable") in told
                 chat.say("still talking")
                 assert "Heard with room." in server.requests[-1].context
             assert "Saved: 6 messages" in chat.say("/save")
@@ -249,11 +249,11 @@ async def test_where_no_file_can_be_written_a_chat_is_in_memory_and_says_so(tmp_
             chat.say("one")
             with _no_files(chat.terminal.pid):
                 told = flat(chat.say("two"))
-                assert "what is said is kept nowhere but in this program" in told
-                chat.sees(re.compile("memory away · not kept$", re.MULTILINE))
+                assert "messages are kept only in this process" in told
+                chat.sees(re.compile("memory unavailable · not kept$", re.MULTILINE))
                 chat.say("three")
                 assert "Heard one." in server.requests[-1].context
-                assert "memory is still away" in chat.say("/save")
+                assert "the memory is still unavailable" in chat.say("/save")
             assert "Saved: 6 messages" in chat.say("/save")
             chat.leave()
         assert await here.said("s") == both("one", "two", "three")
@@ -264,7 +264,7 @@ def test_a_server_that_refuses_keeps_nobody_from_talking(tmp_path: Path) -> None
         here = home(tmp_path, server)
         url = f"postgresql://me:hushhush@127.0.0.1:{free_port()}/chats"
         with here.chat("--session", "s", KEEPTHREAD_STORE=url) as chat:
-            chat.sees("memory is away: PostgreSQL: the server cannot be reached")
+            chat.sees("the memory is unavailable: PostgreSQL: the server cannot be reached")
             chat.say("one")
             chat.say("two")
             assert "Heard one." in server.requests[-1].context
@@ -288,7 +288,7 @@ async def test_ctrl_c_stops_what_is_being_done_and_no_more(tmp_path: Path) -> No
         here = home(tmp_path, server)
         with here.chat("--session", "s") as chat:
             chat.key("ctrl-c")
-            chat.sees("Ctrl-D leaves")
+            chat.sees("Ctrl-D quits")
             chat.type("never sent")
             chat.key("ctrl-c")
             chat.asked()

@@ -95,7 +95,7 @@ def test_an_at_that_names_no_file_is_text(tmp_path: Path, monkeypatch: Any) -> N
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("@gone.md", "there is no file gone.md here; to send @gone.md as text, put a blank"),
+        ("@gone.md", "there is no file gone.md here; to send @gone.md as text, put a space"),
         ("@./gone", "there is no file ./gone here"),
         ('@"no such"', "there is no file no such here"),
         ("@~nobody-here/x", "~nobody-here/x: there is no such home folder"),

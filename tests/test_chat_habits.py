@@ -28,7 +28,7 @@ async def test_an_answer_is_copied_by_a_program_or_by_the_terminal(tmp_path: Pat
         place = home(tmp_path, server, **NO_SCREEN)
         with place.chat("--session", "s") as chat:
             chat.say("One")
-            assert "by the terminal, if it allows that" in flat(chat.say("/copy"))
+            assert "by the terminal, if it supports that" in flat(chat.say("/copy"))
             sequence = f"\x1b]52;c;{base64.b64encode('First: ü.'.encode()).decode()}\a"
             assert sequence.encode() in chat.terminal.raw
         path = f"{folder}:/usr/bin:/bin"
@@ -62,7 +62,7 @@ async def test_a_clear_and_a_rewind_can_be_undone(tmp_path: Path) -> None:
             chat.say("/rewind", offer="Second")
             chat.key("ctrl-c")
             chat.asked()
-            assert "/undo takes that back" in flat(chat.say("/clear"))
+            assert "/undo reverts this" in flat(chat.say("/clear"))
             assert "Undone: /clear" in chat.say("/undo")
             assert "Undone: /rewind. The model sees 2 messages again, from 3 on" in flat(
                 chat.say("/undo")
@@ -76,13 +76,13 @@ async def test_the_models_of_a_service_are_listed_and_completed(tmp_path: Path) 
     models = ["scripted", "larger"]
     with ScriptedServer([], models=models) as server, home(tmp_path, server).chat() as chat:
         listed = chat.say("/model")
-        assert re.search(r"scripted +answers now", listed)
+        assert re.search(r"scripted +in use", listed)
         assert "larger" in listed
         chat.type("/model lar")
         chat.key("tab")
         chat.sees_at_cursor("/model larger")
         chat.key("enter")
-        chat.sees("larger answers from now on")
+        chat.sees("larger is used for the rest of this chat")
 
 
 async def test_continuing_shows_the_latest_turn_and_whether_it_waits(tmp_path: Path) -> None:

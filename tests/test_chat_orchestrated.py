@@ -48,15 +48,15 @@ def test_a_plan_is_shown_as_a_tree_and_a_result_is_taken_from_memory(tmp_path: P
         home(tmp_path, server).chat("--orchestrate") as chat,
     ):
         shown = chat.say("How is the weather in Tokyo?")
-        assert "answered by a plan" in shown
+        assert "answered with a plan" in shown
         assert "└ ✓" in shown
         assert '{"city": "Tokyo"}' in shown
-        assert "from memory" not in shown
+        assert "cached" not in shown
         shown = chat.say("How is the weather in Tokyo now?")
-        assert "from memory, 3 of 3 turns left" in shown
-        assert "answered at once" in chat.say("Thank you!")
-        assert "answered at once" in chat.say("/plan")
-        assert "remembered for 3 turns" in chat.say("/tools")
+        assert "cached, 3 of 3 turns left" in shown
+        assert "answered directly" in chat.say("Thank you!")
+        assert "answered directly" in chat.say("/plan")
+        assert "cached for 3 turns" in chat.say("/tools")
         status = chat.say("memory:status")
         assert "1 remembered" in status
         chat.leave()
@@ -73,7 +73,7 @@ def test_a_server_that_does_not_start_is_told_and_the_chat_goes_on(tmp_path: Pat
         ScriptedServer(otherwise=mind) as server,
         home(tmp_path, server).chat("--orchestrate") as chat,
     ):
-        assert "no plan could be made" in chat.say("How is the weather in Oslo?")
+        assert "planning failed" in chat.say("How is the weather in Oslo?")
         chat.sees("sky does not start")
         assert "no weather today" in chat.say("/tools")
         chat.leave()
@@ -91,7 +91,7 @@ def test_steps_are_drawn_with_their_state_and_nothing_in_them_moves_the_cursor()
     steps = Steps()
     assert steps.lines() == []
     steps.take(Routed(Route(direct=False, why="it must be seen")))
-    assert steps.lines() == ["answered by a plan: it must be seen"]
+    assert steps.lines() == ["answered with a plan: it must be seen"]
     steps.take(Planned(Plan([first, second])))
     steps.take(Began(first))
     steps.take(Used(first, "eyes", {"far": True}, failed="too dark"))
@@ -114,7 +114,7 @@ def test_a_step_that_was_cut_off_is_not_drawn_as_done() -> None:
     steps.take(Ended(Result(look, "half an ans", truncated=True)))
     assert steps.lines()[1:] == [
         "└ ✗ look: Look around",
-        "      it was cut off: only the beginning of its result arrived",
+        "      its result was truncated: only the beginning arrived",
     ]
 
 
@@ -122,7 +122,7 @@ def test_a_plan_that_could_not_be_made_is_told() -> None:
     steps = Steps()
     steps.take(Routed(Route(direct=False)))
     steps.take(Planned(None, "twice wrote nonsense"))
-    told = ["answered by a plan", "no plan could be made: twice wrote nonsense"]
+    told = ["answered with a plan", "planning failed: twice wrote nonsense"]
     assert steps.lines() == told
 
 

@@ -101,7 +101,7 @@ async def test_commands_show_what_a_chat_is_made_of(tmp_path: Path) -> None:
         total, cached, out = (int(cell.replace(",", "")) for cell in cost[3][2:5])
         assert (total > 1200, cached, out) == (True, 1000, 34 + len("He is **seven**.") // 4)
 
-        assert "This session is called “Dog talk” now" in chat.say("/rename  Dog   talk ")
+        assert "This session is now called “Dog talk”" in chat.say("/rename  Dog   talk ")
         chat.sees(re.compile(r"^Dog talk · scripted", re.MULTILINE))
         status = chat.say("memory:status")
         assert re.search(r"^messages +4$", status, re.MULTILINE)
@@ -160,7 +160,7 @@ async def test_forgetting_asks_first_and_then_nothing_is_left(tmp_path: Path) ->
             chat.say("I like apples")
             chat.say("My code is zebra17")
             chat.send("/forget last")
-            chat.sees("Forget “My code is zebra17” and its answer for good, 2 messages? [y/N]")
+            chat.sees("Forget “My code is zebra17” and its answer permanently, 2 messages? [y/N]")
             chat.answer("n")
             assert "Nothing was forgotten" in chat.seen
             chat.send("/forget last")
@@ -179,7 +179,7 @@ async def test_forgetting_asks_first_and_then_nothing_is_left(tmp_path: Path) ->
             chat.key("ctrl-c")
             chat.asked()
             chat.send("/forget")
-            chat.sees("Forget this session for good, 4 messages")
+            chat.sees("Permanently forget this session, 4 messages")
             chat.answer("yes")
             chat.sees("This is a new session, ")
             assert "secrets" not in chat.say("/sessions")
@@ -193,7 +193,7 @@ async def test_facts_go_from_chat_to_chat_and_files_in_and_out(tmp_path: Path) -
     with ScriptedServer(otherwise=heard) as server:
         here = home(tmp_path, server)
         with here.chat() as chat:
-            assert "Nothing is known yet" in chat.say("/facts")
+            assert "No facts yet" in chat.say("/facts")
             assert "Remembered: My name is Ana" in chat.say("/remember My name is Ana")
             assert "My name is Ana" in chat.say("/facts")
             chat.say("Who wins?")
@@ -202,7 +202,7 @@ async def test_facts_go_from_chat_to_chat_and_files_in_and_out(tmp_path: Path) -
             assert "Wrote 2 messages to notes.md" in chat.say("/export notes.md")
             assert "Heard Who wins?." in (tmp_path / "notes.md").read_text()
             chat.send("/export notes.md")
-            chat.sees("notes.md exists already: overwrite it? [y/N]")
+            chat.sees("notes.md already exists. Overwrite it? [y/N]")
             chat.answer("")
             assert "Nothing was written" in chat.seen
             assert "Wrote 2 messages to lines.jsonl" in chat.say("/export lines.jsonl")
@@ -233,11 +233,11 @@ def test_models_and_system_prompts_are_chosen_at_the_start_and_later(tmp_path: P
         with here.chat("--model", "small", "--system", "Be brief.", "--session", "s") as chat:
             assert "First." in chat.say("Who are you?")
             assert "small answers (anthropic)" in chat.say("/model")
-            assert "large answers from now on" in chat.say("/model large")
+            assert "large is used for the rest of this chat" in chat.say("/model large")
             assert "Second." in chat.say("And you?")
             chat.sees(re.compile(r"^Who are you\? · large · ", re.MULTILINE))
             assert re.search(r"this session +[\d,]+ +1,500 ", chat.say("/cost"))
-            assert "medium answers from now on" in chat.say("/model medium")
+            assert "medium is used for the rest of this chat" in chat.say("/model medium")
             failed = chat.say("And who are you?")
             assert "error: " in failed
             assert "medium" in failed
@@ -259,12 +259,12 @@ def test_models_and_system_prompts_are_chosen_at_the_start_and_later(tmp_path: P
 def test_what_is_typed_wrongly_is_told_and_odd_things_are_said_to_the_model(tmp_path: Path) -> None:
     with ScriptedServer(otherwise=heard) as server, home(tmp_path, server).chat(columns=60) as chat:
         for line, told in (
-            ("/hlep", "there is no command /hlep; did you mean /help?"),
-            ("/Sessions", "there is no command /Sessions; did you mean /sessions?"),
-            ("/xyzzy", "there is no command /xyzzy; /help lists them"),
-            ("/", "there is no command /; /help lists them"),
+            ("/hlep", "unknown command /hlep; did you mean /help?"),
+            ("/Sessions", "unknown command /Sessions; did you mean /sessions?"),
+            ("/xyzzy", "unknown command /xyzzy; /help lists them"),
+            ("/", "unknown command /; /help lists them"),
             ("memory:stats", "did you mean memory:status?"),
-            ("/rename", "something is missing: write /rename TITLE"),
+            ("/rename", "an argument is missing: write /rename TITLE"),
             ("/clear all", "/clear takes no argument"),
             ("/history many", "'many' is not a number of messages"),
             ("/forget me", "write /forget, or /forget last"),

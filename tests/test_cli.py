@@ -296,7 +296,7 @@ def test_tenants_are_walls(folder: Path) -> None:
         (
             ["why", "a", *ANA, "1", "--view", "chat"],
             "InvalidInput",
-            "leave out either them or N",
+            "use either them or N",
         ),
         (
             ["why", "a", *ANA, "--strategy", "best"],
@@ -311,7 +311,7 @@ def test_tenants_are_walls(folder: Path) -> None:
         (
             ["copy", "sqlite:///chat.db"],
             "Usage",
-            "'TARGET': the store to copy into; `keepthread copy --help` shows what is needed",
+            "'TARGET': the store to copy into; see `keepthread copy --help`",
         ),
         (["chat", "one", "two"], "Usage", "put a text of several words in quotes; `keepthread"),
         (["sessions", "--limit", "x"], "Usage", "Invalid value for '--limit': not a whole number;"),
@@ -325,18 +325,18 @@ def test_tenants_are_walls(folder: Path) -> None:
         (
             ["import", "chat.db"],
             "WrongFormat",
-            "is a store of keepthread's, not an export; `keepthread copy",
+            "is a keepthread store, not an export; `keepthread copy",
         ),
-        (["backup", "chat.db"], "InvalidInput", "overwrites nothing"),
+        (["backup", "chat.db"], "InvalidInput", "never overwrites a file"),
         (["backup", "no/where.db"], "Unavailable", "No such file"),
         (["export", "-o", "no/where"], "FileNotFoundError", "no: No such file"),
         (["prune", "--days", "0"], "InvalidInput", "2 of 2 sessions; say --yes"),
         (["prune"], "Usage", "Missing option '--days'"),
-        (["compact"], "InvalidInput", "name the sessions to compact, or say --all"),
-        (["show", "a"], "SessionNotFound", "no session 'a' of default; ana has one: --owner ana"),
-        (["forget", "--session", "b", *ANA], "SessionNotFound", "of ana; bea has one: --owner bea"),
-        (["delete", "b"], "SessionNotFound", "of default; bea has one: --owner bea"),
-        (["search", "x", "--session", "b"], "SessionNotFound", "bea has one: --owner bea"),
+        (["compact"], "InvalidInput", "name the sessions to compact, or use --all"),
+        (["show", "a"], "SessionNotFound", "no session 'a' of default; ana has a session with this id: --owner ana"),
+        (["forget", "--session", "b", *ANA], "SessionNotFound", "of ana; bea has a session with this id: --owner bea"),
+        (["delete", "b"], "SessionNotFound", "of default; bea has a session with this id: --owner bea"),
+        (["search", "x", "--session", "b"], "SessionNotFound", "bea has a session with this id: --owner bea"),
         (["compact", "aa", *ANA], "SessionNotFound", "there is no session 'aa'; there is a"),
         (["bogus"], "Usage", "No such command 'bogus'"),
         (["show"], "Usage", "Missing argument"),
@@ -351,7 +351,7 @@ def test_an_error_is_one_line_that_says_what_to_do(
     *warnings, line = result.stderr.splitlines()
     assert line.startswith("error: ")
     assert says in line
-    assert all(warning.startswith("warning: counting by estimate") for warning in warnings)
+    assert all(warning.startswith("warning: token counts are estimates") for warning in warnings)
     result = keepthread(*arguments, "--json")
     error = json.loads(result.stderr.splitlines()[-1])
     assert (result.returncode, result.stdout, error["error"]) == (2, "", kind)
@@ -367,7 +367,7 @@ def test_before_the_first_chat_it_says_where_the_store_will_be_and_what_makes_it
     result = keepthread("sessions")
     assert result.returncode == 2
     path = folder / "data/keepthread/memory.db"
-    assert f"there is no store at {path} yet: `keepthread chat` makes one" in result.stderr
+    assert f"there is no store at {path} yet: `keepthread chat` or `keepthread import` creates one" in result.stderr
     keepthread("export", "-o", "out.jsonl", "--store", "sqlite:///chat.db")
     assert not path.parent.exists()
     keepthread("import", "out.jsonl")
@@ -527,9 +527,9 @@ def test_of_eight_that_migrate_at_once_one_does_it(folder: Path, postgres: Postg
     parts = "SELECT count(*) FROM pg_inherits WHERE inhparent = 'keepthread.messages'::regclass"
     assert postgres.execute(parts, database="several") == [(3,)]
     again = keepthread("migrate", "--store", url, "--partitions", "9").stderr
-    assert f"has format {FORMAT}: there was nothing to do" in again
+    assert f"has format {FORMAT}: nothing to do" in again
     assert "they stay as they are" in again
-    assert "has format 10: there was nothing to do" in keepthread("migrate").stderr
+    assert "has format 10: nothing to do" in keepthread("migrate").stderr
     assert "needs no format" in keepthread("migrate", "--store", "redis://nowhere").stderr
 
 
@@ -764,7 +764,7 @@ def test_two_contexts_are_compared(kept: Path) -> None:
     assert re.search(r"kept 4 · chat · turn 58 .*\n█.*\n\s*\nkept 1 · ", screen.replace("\r", ""))
     assert re.search(r"section +before +after +change", screen)
     assert re.search(r"window +[\d,]+ +[\d,]+ +\+[\d,]+", screen)
-    assert re.search(r"came in +messages +at +why", screen)
+    assert re.search(r"added +messages +at +why", screen)
     assert re.search(r"moved +messages +at +why\s+window +1 +118 +newest before", screen)
     same = keepthread("why", "kept", "1", "--diff", "1").stdout
     assert "Both show the same messages" in same
@@ -817,7 +817,7 @@ def test_an_interrupted_command_leaves_no_half_file_and_no_traceback(folder: Pat
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate()
     assert process.returncode == 130
-    assert errors == ("error: stopped: no unfinished file is left; the same command starts over\n")
+    assert errors == ("error: stopped: no partial file is left; run the same command to start over\n")
     assert not list(folder.glob("out.jsonl*"))
 
 
@@ -865,7 +865,7 @@ def test_the_doctor_warns_of_what_was_left_unfinished(folder: Path) -> None:
     asyncio.run(begin())
     content = ask("doctor")[0]["findings"][-1]
     assert "1 is not ready" in content["advice"]
-    assert "still being filled" in keepthread("show", "half").stderr
+    assert "still being written" in keepthread("show", "half").stderr
 
 
 def test_an_estimate_is_named_as_such(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -873,8 +873,8 @@ def test_an_estimate_is_named_as_such(folder: Path, monkeypatch: pytest.MonkeyPa
     counter = ask("doctor")[0]["findings"][-2]
     assert counter["found"] == "~o200k, an estimate"
     assert "pip install 'keepthread[tokens]'" in counter["advice"]
-    assert "warning: counting by estimate" in keepthread("why", "a", *ANA).stderr
-    assert "counting by estimate" in json.loads(keepthread("recount", "--json").stderr)["warning"]
+    assert "warning: token counts are estimates" in keepthread("why", "a", *ANA).stderr
+    assert "token counts are estimates" in json.loads(keepthread("recount", "--json").stderr)["warning"]
 
 
 # --- harmless text ---

@@ -69,7 +69,7 @@ def test_a_question_is_an_argument_and_the_session_of_one_is_not_a_chat(
         more = json.loads(here.run("chat", "-c", "And Tokyo?", "--json").stdout)
         assert more["session"] == told["session"]  # a question continues a question
         with here.chat("-c") as chat:  # a chat does not
-            chat.sees("there are only sessions of single questions")
+            chat.sees("there are only one-question sessions")
             assert told["session"] not in chat.say("/status")
             chat.leave()
         with here.chat("-r", told["session"]) as chat:
@@ -126,7 +126,7 @@ def test_sessions_are_searched_renamed_shown_pruned_and_forgotten_by_name(
     assert [s["id"] for s in ask("sessions", "--search", "JAKARTA")] == ["trip"]
     assert [s["id"] for s in ask("sessions", "--search", "sou")] == ["soup"]
     none = keepthread("sessions", "--search", "no such")
-    assert "`keepthread search 'no such'` looks into the messages" in none.stderr
+    assert "`keepthread search 'no such'` searches the messages" in none.stderr
     assert [m["content"] for m in ask("show", "trip", "--last", "2")] == [
         "Message 1 of trip",
         "Message 2 of trip",
@@ -225,7 +225,7 @@ def test_settings_are_set_checked_and_found(place: Path) -> None:
     assert "config set model.name x" in keepthread("config", "model.name", "x").stderr
     (place / "keepthread.yaml").write_text("memory: {strategy: recall}")
     wins = keepthread("config", "set", "memory.strategy", "window").stderr
-    assert f"{place / 'keepthread.yaml'} sets it, too, and wins here" in wins
+    assert f"{place / 'keepthread.yaml'} also sets it and takes precedence here" in wins
 
 
 def test_the_editor_opens_the_settings_and_mistakes_are_named(place: Path) -> None:
@@ -261,14 +261,14 @@ def test_models_and_the_doctor_ask_the_service(
         denied = keepthread("models")
         assert "asks for a key, and there is none (401)" in denied.stderr
         found = findings()
-        assert found["key"]["advice"] == "the service asks for one: export MODEL_API_KEY=…"
-        assert "`keepthread chat` makes it" in found["file"]["advice"]
-        refused = "it answers, but not without a key that it accepts"
+        assert found["key"]["advice"] == "the service requires a key: export MODEL_API_KEY=…"
+        assert "`keepthread chat` or `keepthread import` creates it" in found["file"]["advice"]
+        refused = "it answers, but requires a valid key"
         assert found["service"]["advice"] == refused
         monkeypatch.setenv("MODEL_API_KEY", "sk-of-somebody-else")
         found = findings()
-        assert found["key"]["advice"].startswith("the service does not accept it")
-        assert found["service"]["found"].endswith("does not accept the key (401)")
+        assert found["key"]["advice"].startswith("the service rejects the key")
+        assert found["service"]["found"].endswith("rejects the key (401)")
         assert found["service"]["advice"] == refused
         monkeypatch.setenv("MODEL_API_KEY", SECRET)
         listed = keepthread("models")
@@ -286,7 +286,7 @@ def test_models_and_the_doctor_ask_the_service(
         assert server.requests[-1].body["max_tokens"] == 1
         monkeypatch.setenv("KEEPTHREAD_MODEL_NAME", "smal")
         assert "did you mean small?" in findings()["model"]["advice"]
-        assert "smal is set, and not among them" in keepthread("models").stderr
+        assert "smal is set but not offered" in keepthread("models").stderr
         assert SECRET not in keepthread("doctor").stdout
     gone = findings()
     assert f"nothing answers at {server.openai}" in gone["service"]["found"]
@@ -314,7 +314,7 @@ def test_a_missing_key_is_said_to_be_missing(tmp_path: Path) -> None:
         done = here.run("chat", "Hello?")
     assert done.returncode == 2
     said = done.stderr.decode()
-    assert " asks for a key, and none was sent (401)" in said
+    assert " requires a key, but none was sent (401)" in said
     assert "export MODEL_API_KEY=… with your key" in said
 
 
@@ -364,7 +364,7 @@ def test_a_key_is_kept_by_the_keyring_and_used(
         (place / "typed").write_text(f"{SECRET}\n")
         assert ask("secrets") == [{"secrets": [{"name": "MODEL_API_KEY", "from": None}]}]
         set_up(place / "typed", "secrets", "set", "MODEL_API_KEY")
-        assert capsys.readouterr().err == "MODEL_API_KEY is kept by the Vault\n"
+        assert capsys.readouterr().err == "MODEL_API_KEY is stored in the Vault\n"
         assert keyring["keepthread", "MODEL_API_KEY"] == SECRET
         assert ask("models")[0]["models"] == ["m"]
         listed = keepthread("secrets", "list").stdout
@@ -378,7 +378,7 @@ def test_a_key_is_kept_by_the_keyring_and_used(
     plain = type("PlaintextKeyring", (), {"__module__": "keyrings.alt.file"})
     monkeypatch.setattr(sys.modules["keyring"], "get_keyring", plain)
     set_up(place / "typed", "secrets", "set", "MODEL_API_KEY", status=2)
-    assert "is a plain file (PlaintextKeyring), where no secret belongs" in capsys.readouterr().err
+    assert "is a plaintext file (PlaintextKeyring), which is not safe for secrets" in capsys.readouterr().err
     assert SECRET not in keyring.values()
     wrong = keepthread("secrets", "set", SECRET)
     assert (wrong.returncode, SECRET in wrong.stderr) == (2, False)
@@ -414,7 +414,7 @@ def test_a_secret_is_typed_at_the_terminal_and_not_shown(place: Path) -> None:
         terminal.type(SECRET)
         terminal.enter()
         assert terminal.exit_code(60) == 0
-        assert terminal.transcript == "MODEL_API_KEY:\nMODEL_API_KEY is kept by the Vault"
+        assert terminal.transcript == "MODEL_API_KEY:\nMODEL_API_KEY is stored in the Vault"
         assert SECRET.encode() not in terminal.raw
     assert json.loads((package / "kept.json").read_text())["MODEL_API_KEY"] == SECRET
 
@@ -451,7 +451,7 @@ def test_a_command_gives_the_key_if_the_own_settings_name_it(
     monkeypatch.delenv("KEEPTHREAD_MODEL_KEY_COMMAND")
     (place / "keepthread.yaml").write_text(f"model: {{key_command: {vault} ok}}")
     refused = keepthread("models").stderr
-    assert "a project may not set model.key_command: put it into your own config.yaml" in refused
+    assert "a project may not set model.key_command: put it in your own config.yaml" in refused
 
 
 # --- the terminal ---
@@ -532,7 +532,7 @@ def test_copy_and_forget_show_numbers_and_say_whether_they_continue(
     result = keepthread("copy", "notes.db", "third.db")
     assert result.returncode == 130
     assert result.stderr == (
-        "error: stopped: what was done is kept, and the same command continues it\n"
+        "error: stopped: completed work is kept; run the same command to continue\n"
     )
 
 

@@ -271,7 +271,7 @@ def test_a_project_names_no_agents(folder: Path) -> None:
         ("memory: {tenant: ''}", "is ''; it must be a name"),
         ("memory: {keep_why: null}", "is None; it must be a whole number from 0"),
         ("memory: {auto_prune_days: 0}", "is 0; it must be a whole number from 1, or null"),
-        ("model: {timeout: .inf}", "is inf; it must be a number above 0"),
+        ("model: {timeout: .inf}", "is inf; it must be a number greater than 0"),
         ("model: {retries: 11}", "a whole number from 0 to 10"),
         ("memory: {max_tokens: 1}", "memory.max_tokens is not a setting; did you mean memory.max_"),
         (
@@ -283,7 +283,7 @@ def test_a_project_names_no_agents(folder: Path) -> None:
             "memory.strategy.simple is not a setting; did you mean",
         ),
         ("zzz: 1", "zzz is not a setting; `keepthread config` lists them all"),
-        ("memory: yes", "memory is a block: write what it holds below it"),
+        ("memory: yes", "memory is a block: write its settings below it"),
         ("views: {small: 500}", "views.small is a block"),
         ("views: {small: {tokns: 5}}", "a view has views.NAME.tokens, views.NAME.strategy"),
         ("views: {small: {strategy: recall}}", "views.small.tokens is missing"),
@@ -296,7 +296,7 @@ def test_a_project_names_no_agents(folder: Path) -> None:
         ("memory:\n\tenabled: true", "line 2: it cannot be read as YAML"),
         ("- memory", "it must be blocks of settings"),
         ("just words", "it must be blocks of settings"),
-        ("memory: {}\n---\nmemory: {}", "line 2: a second document begins"),
+        ("memory: {}\n---\nmemory: {}", "line 2: the file has a second document"),
         ("chat: {system: [a, b]}", "chat.system is a list; it must be a text"),
         (
             "agents: {sky: {tools: [a]}}",
@@ -359,8 +359,8 @@ def test_bytes_that_are_no_text_are_refused(folder: Path) -> None:
     [
         ({"KEEPTHREAD_MEMORY_ENABLED": "maybe"}, "MEMORY_ENABLED is 'maybe'; it must be true or"),
         ({"KEEPTHREAD_MODEL_RETRIES": "two"}, "MODEL_RETRIES is 'two'; it must be a whole number"),
-        ({"KEEPTHREAD_MODEL_NMAE": "x"}, "is not a setting; there is KEEPTHREAD_MODEL_NAME"),
-        ({"KEEPTHREAD_MEMORY_URL": "x"}, "is not a setting; there is KEEPTHREAD_STORE"),
+        ({"KEEPTHREAD_MODEL_NMAE": "x"}, "is not a setting; did you mean KEEPTHREAD_MODEL_NAME?"),
+        ({"KEEPTHREAD_MEMORY_URL": "x"}, "is not a setting; did you mean KEEPTHREAD_STORE?"),
         ({"KEEPTHREAD_VIEWS_SMALL_TOKENS": "no"}, "is 'no'; it must be a whole number"),
         ({"KEEPTHREAD_VIEWS_SMALL": "5"}, "a view has views.NAME.tokens"),
         ({"KEEPTHREAD_CONFIG": "/no/where.yaml"}, "/no/where.yaml, which does not exist"),
@@ -422,7 +422,7 @@ def test_a_project_sets_no_address_key_order_or_end_of_conversations(folder: Pat
     for key, value in values.items():
         (folder / PROJECT_FILE).write_text(nested({key: value}))
         error = refusal(folder, own(folder))
-        assert f"a project may not set {key}: put it into your own config.yaml" in error
+        assert f"a project may not set {key}: put it in your own config.yaml" in error
         assert (f"or set {variable_of(key)}" in error) == (key != "model.key_command")
         assert key in read_config(own(folder, nested({key: value})), folder.parent).sources
     (folder / PROJECT_FILE).write_text(nested({k: v[0] for k, v in BY_A_PROJECT.items()}))
@@ -480,7 +480,7 @@ def test_a_key_in_a_file_is_refused_and_not_shown(folder: Path, key: str, named:
         place.write_text(nested({key: SECRET}))
         error = refusal(folder, environ)
         assert "keys come from the environment: export OPENAI_API_KEY=…" in error
-        assert f"name another variable by {named}.key_env" in error
+        assert f"or set {named}.key_env to another variable" in error
         assert SECRET not in error
 
 
@@ -540,7 +540,7 @@ def test_config_shows_each_value_and_where_it_comes_from(
     one = keepthread("config", "memory.strategy").stdout.splitlines()
     assert [line.split() for line in one[1:]] == [rows["memory.strategy"].split()]
     assert len(keepthread("config", "model.price").stdout.splitlines()) == 4
-    assert "No agent is named" in keepthread("config", "agents").stderr
+    assert "No agents are defined" in keepthread("config", "agents").stderr
     monkeypatch.setenv("KEEPTHREAD_AGENTS_SKY_DESCRIPTION", "Clouds")
     monkeypatch.setenv("KEEPTHREAD_AGENTS_SKY_TOOLS", "weather,storms")
     agent = keepthread("config", "agents").stdout
@@ -582,7 +582,7 @@ def test_a_model_is_made_of_settings_and_says_what_is_missing() -> None:
     assert model_of(ModelSettings(name="m"), keys, name="other").name == "other"
     local = ModelSettings(name="m", base_url="http://localhost:11434/v1")
     assert isinstance(model_of(local, {}), OpenAIModel)
-    with pytest.raises(InvalidInput, match="run `keepthread init`, or give --model NAME"):
+    with pytest.raises(InvalidInput, match="run `keepthread init`, or use --model NAME"):
         model_of(ModelSettings(), keys)
     for settings, variable in (
         (ModelSettings(name="m"), "OPENAI_API_KEY"),
@@ -591,7 +591,7 @@ def test_a_model_is_made_of_settings_and_says_what_is_missing() -> None:
         (ModelSettings(name="m", key_env="MINE"), "MINE"),
     ):
         said = re.escape(
-            f"there is no key: export {variable}=… (model.key_env names another variable),"
+            f"no API key is set: export {variable}=… (model.key_env changes the variable),"
             " or run `keepthread init`"
         )
         with pytest.raises(ModelDenied, match=said):
@@ -638,7 +638,7 @@ async def test_a_memory_is_opened_as_the_settings_say(test_data: Path) -> None:
     assert isinstance(made, EndpointEmbedder)
     with pytest.raises(InvalidInput, match="K, which is not set: export it"):
         memory_arguments(Settings(embedder=endpoint), environ={})
-    with pytest.raises(InvalidInput, match=r"no embedder\.name"):
+    with pytest.raises(InvalidInput, match=r"embedder\.url is set but embedder\.name is not"):
         memory_arguments(Settings(embedder=EmbedderSettings(url="http://h")), environ={})
 
 
@@ -772,20 +772,20 @@ def test_init_asks_again_after_a_wrong_answer_and_says_why(folder: Path, offerin
     (folder / "plain").touch()
     init = Typed("init")
     init.answer("Service [openai]: ", "bard\n")
-    init.answer("'bard' is not a service; there are openai, anthropic, ollama", "4\n")
+    init.answer("'bard' is not a known service; choose one of openai, anthropic, ollama", "4\n")
     init.answer("Its address [", "ftp://x\n")
     init.answer("give an address such as http://localhost:11434/v1", "https://a:b@c/v1\n")
     init.answer("without a name or a password", f"{offering}/\n")
     init.answer("It offers newer, old, m\r\nModel [newer]: ", "mine: 'odd' 日本\n")
     init.answer("Keep conversations in [", "redis://h\n")
-    init.answer("an address is named by KEEPTHREAD_STORE", f"{folder}\n")
+    init.answer("to use a URL, set KEEPTHREAD_STORE", f"{folder}\n")
     init.answer("is not a file; give one", "plain/y.db\n")
-    init.answer(f"nothing can be written into {folder}/plain", "talks/my: db\n")
+    init.answer(f"{folder}/plain is not writable", "talks/my: db\n")
     init.answer("activity [never]: ", "0\n")
-    init.answer("'0' is not a number of days from 1", "30\n")
+    init.answer("'0' is not a number of days (1 or more)", "30\n")
     init.answer("recall older ones? [y/N]: ", "y\n")
     assert init.end() == 0, init.seen
-    assert "export MODEL_API_KEY=…  if the service asks for a key" in init.seen
+    assert "export MODEL_API_KEY=…  (if the service requires a key)" in init.seen
     settings = written(folder).settings
     assert settings.model.name == "mine: 'odd' 日本"
     assert (settings.model.base_url, settings.model.key_env) == (offering, "MODEL_API_KEY")
@@ -798,7 +798,7 @@ def test_init_overwrites_nothing_without_asking(folder: Path) -> None:
     file.parent.mkdir(parents=True)
     file.write_text("memory: broken [")
     init = Typed("init")
-    init.answer(f"{file} exists already. Change it? [y/N]: ", "\n")
+    init.answer(f"{file} already exists. Change it? [y/N]: ", "\n")
     assert init.end() == 0
     assert "Nothing was changed" in init.seen
     init = Typed("init")
@@ -809,7 +809,7 @@ def test_init_overwrites_nothing_without_asking(folder: Path) -> None:
     flags = ("--service", "ollama", "--model", "m", "--path", "x.db", "--prune-days", "never")
     refused = keepthread("init", *flags)
     assert refused.returncode == 2
-    assert f"{file} exists already; say --yes" in refused.stderr
+    assert f"{file} already exists; use --yes" in refused.stderr
     assert file.read_text() == "memory: broken ["
     elsewhere = folder / "dotfiles.yaml"
     file.rename(elsewhere)
@@ -843,7 +843,7 @@ chat: {system: "Be brief."}
     assert changed.returncode == 0
     assert "-  name: qwen3  # the one I like" in changed.stderr
     assert '+  name: "other"  # the one I like' in changed.stderr
-    assert "The file as it was is" in changed.stderr
+    assert "The previous version is" in changed.stderr
     assert "qwen3" in file.with_name("config.yaml.bak").read_text()
     again = keepthread("init", "--yes", "--model", "other")
     assert "stays as it is" in again.stderr
@@ -863,8 +863,8 @@ def test_init_needs_no_terminal_if_all_is_given(
     assert refused.returncode == 2
     assert "give --service, --model, --path and --prune-days, or --yes" in refused.stderr
     for wrong, says in (
-        (("--service", "bard"), "'bard' is not a service"),
-        (("--service", "other"), "give the address itself"),
+        (("--service", "bard"), "'bard' is not a known service"),
+        (("--service", "other"), 'give the URL instead of "other"'),
         (("--service", "http://localhost:9/v1"), "give --model"),
         (("--prune-days", "soon"), "'soon' is not a number of days"),
         (("--model", ""), "a model's name is"),

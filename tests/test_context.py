@@ -225,7 +225,7 @@ def test_a_newest_message_that_is_too_long_is_cut_in_the_middle() -> None:
     assert newest.content.endswith("998 999")
     assert re.search(r"\n\[… [\d,]+ characters left out …\]\n", newest.content)
     assert 250 < context.tokens <= 300
-    assert "cut from 1006 tokens" in str(context.why)
+    assert "truncated from 1006 tokens" in str(context.why)
 
 
 def test_a_newest_message_that_is_too_long_can_be_kept_whole() -> None:
@@ -298,7 +298,7 @@ def test_the_window_starts_at_the_first_block_behind_a_whole_number_of_steps() -
 
 @pytest.mark.parametrize("behind", [12, 20])
 async def test_a_step_that_leaves_nothing_to_show_is_not_taken(behind: int) -> None:
-    """The log ends with a late result that takes no room; its call is older than what is read."""
+    """The log ends with a late result that takes no room; its tool call is older than what is read."""
     log = [said("user", 4), called("a"), *[said("assistant", 4)] * 40, said("user", 4)]
     log += [*[said("assistant", 4)] * behind, answered("a", "w " * 90)]
     async with Memory.open("ram://", counter=WORDS) as memory:
@@ -409,7 +409,7 @@ def test_a_result_that_outlives_its_call_has_a_line_of_its_own() -> None:
     log = [said("user", 9), called("a"), *[said("user", 20) for _ in range(20)], answered("a")]
     why = chosen(log, 200).why
     late = [c for c in why.left_out if c.last == len(log)]
-    assert [(c.first, c.reason) for c in late] == [(23, "its call is older than the window")]
+    assert [(c.first, c.reason) for c in late] == [(23, "its tool call is older than the window")]
 
 
 # --- a session: marks, pins, forks, counters ---

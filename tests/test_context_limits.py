@@ -178,7 +178,7 @@ def test_many_hidden_ranges_take_a_hundred_lines_and_one() -> None:
     account = WhyBuilder()
     account.add_hidden(hidden := many(250))
     assert len(account.choices) == 101
-    reason = "cleared or rewound, in 150 ranges"
+    reason = "cleared or rewound (150 ranges)"
     assert account.choices[0] == Choice(3, 451, 300, sum(range(151)), "", reason)
     assert account.choices[1:] == [Choice(s.first, s.last, 2, s[2], "", s[3]) for s in hidden[150:]]
 

@@ -415,7 +415,7 @@ async def test_an_error_says_if_the_parent_could_not_be_told() -> None:
         with pytest.raises(ValueError, match="no flights") as caught:
             await fail(turn, ValueError("no flights"))
     assert caught.value.__notes__ == [
-        "the result could not be recorded in the delegating turn: the disk is away",
+        "the result could not be recorded in the parent turn: the disk is away",
     ]
 
 

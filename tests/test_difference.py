@@ -30,7 +30,7 @@ BEFORE = account(
 )
 AFTER = account(
     choice(0, 0, "system", "the system prompt"),
-    choice(0, 0, "summary", "a summary of what ends at 8", tokens=30),
+    choice(0, 0, "summary", "a summary of everything up to 8", tokens=30),
     choice(6, 6, "pins", "pinned"),
     choice(11, 14, "window"),
     choice(15, 15, "newest", "the newest user message, always shown"),
@@ -96,14 +96,14 @@ def test_the_closest_reason_is_given_and_a_range_with_gaps_is_none() -> None:
 def test_people_can_read_it_and_programs_too() -> None:
     changes = difference(BEFORE, AFTER)
     assert str(changes).splitlines() == [
-        "116 of 1,000 tokens, then 116 of 500",
+        "116 of 1,000 tokens before, 116 of 500 after",
         "    pins        0 ->      10  +10",
         " summary        0 ->      30  +30",
         "  window       80 ->      40  -40",
-        " came in  14: 1 message, window: among the newest that fit",
-        " came in  15: 1 message, newest: the newest user message, always shown",
-        "went out  9-10: 2 messages, window: older than the window",
-        "went out  5, 7-8: 3 messages, window: covered by the summary",
+        "   added  14: 1 message, window: among the newest that fit",
+        "   added  15: 1 message, newest: the newest user message, always shown",
+        " removed  9-10: 2 messages, window: older than the window",
+        " removed  5, 7-8: 3 messages, window: covered by the summary",
         "   moved  6: 1 message, window to pins",
         "   moved  13: 1 message, newest to window",
     ]

@@ -559,14 +559,14 @@ async def test_a_person_is_forgotten_under_every_name_and_nobody_else(stage: Sta
         await server.until(lambda: len(server.responses[token]) == 2)
         deferred, done = server.responses[token]
         assert deferred == {"type": 5, "data": {"flags": 64}}
-        assert done["content"].startswith("Done: 2 messages and 0 facts of yours erased.")
+        assert done["content"].startswith("Done: erased 2 messages and 0 facts of yours.")
         await server.say_again({**late, "mentions": [server.world.me.to_json()]})
         await stage.ask("who am I?", who=stage.bea)
         await stage.answers(3)
         elsewhere = server.world.channel(server.world.guild("Elsewhere"), "general")
         token = await server.command(elsewhere, stage.bea, "clear")
         await server.until(lambda: len(server.responses[token]) == 2)
-        assert server.responses[token][1]["content"].startswith("I do not talk here")
+        assert server.responses[token][1]["content"].startswith("I am not active here")
     logs = [*await stage.log(), *await stage.log(other)]
     words = [message.content for message in logs if message.role == "user" and message.content]
     assert words == ["and I am Bea", "who am I?"]
@@ -709,7 +709,7 @@ async def test_forget_me_erases_the_facts_of_a_person_and_of_nobody_else(
         await stage.ask("hello")
         await stage.answers(1)
         done = await server.told(stage.channel, stage.ana, "forget me")
-        assert done.startswith("Done: 1 message and 2 facts of yours erased.")
+        assert done.startswith("Done: erased 1 message and 2 facts of yours.")
         assert "nothing about you" in await server.told(stage.channel, stage.ana, "facts")
         assert "I live in Oslo" in await server.told(stage.channel, stage.bea, "facts")
         await stage.ask("what do you know?")
@@ -733,9 +733,9 @@ async def test_a_fact_that_was_told_before_its_person_was_forgotten_is_not_noted
     ("text", "says"),
     [
         ("/remember", "Write /remember and a fact about you"),
-        (f"/remember {'long ' * 300}", "a fact has up to 1,000 characters"),
-        ("/facts confirm 123", "No fact of yours waits under that key"),
-        ("/facts confirm", "No fact of yours waits under that key"),
+        (f"/remember {'long ' * 300}", "a fact has at most 1,000 characters"),
+        ("/facts confirm 123", "No waiting fact has that key"),
+        ("/facts confirm", "No waiting fact has that key"),
     ],
 )
 async def test_a_command_that_cannot_be_carried_out_says_what_to_do(
@@ -754,7 +754,7 @@ async def test_no_more_than_so_many_facts_of_a_person_are_kept(stage: Stage) -> 
         await talks.remember(SAID._replace(id=number + 1), f"I own boat {number}")
     command = commands.find("/remember one more")
     assert command is not None
-    assert (await command(SAID)).startswith(f"I know {MOST_FACTS} facts about you already")
+    assert (await command(SAID)).startswith(f"I already know {MOST_FACTS} facts about you")
 
 
 def test_other_texts_are_said_to_the_model(stage: Stage) -> None:
@@ -773,8 +773,8 @@ async def test_commands_work_only_where_it_talks_but_forgetting_works_everywhere
     async with stage.bot(chatting(parrot()), rules):
         for place in (elsewhere, direct):
             told = await server.told(place, stage.ana, "remember", fact="I am vegetarian")
-            assert told == "I do not talk here; nothing was noted."
-            assert await server.told(place, stage.ana, "facts") == "I do not talk here."
+            assert told == "I am not active here; nothing was stored."
+            assert await server.told(place, stage.ana, "facts") == "I am not active here."
             assert (await server.told(place, stage.ana, "forget me")).startswith("Done: 0 messages")
         await server.say(direct, stage.ana, "hello")
         await stage.ask("hello")
@@ -817,7 +817,7 @@ async def test_a_fact_that_a_model_noted_waits_until_its_person_confirms_it(stag
         assert live == "- I live in Oslo"
         assert waits.startswith("- I am rich (not used yet: /facts confirm ")
         key = waits.removesuffix(")").rpartition(" ")[2]
-        assert "No fact of yours" in await server.told(
+        assert "No waiting fact" in await server.told(
             stage.channel, stage.bea, "facts", confirm=key
         )
         told = await server.told(stage.channel, stage.ana, "facts", confirm=key)

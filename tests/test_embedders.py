@@ -137,7 +137,7 @@ async def test_a_folder_may_be_laid_out_as_sentence_transformers_does(
     assert await first.embed(["Ana"]) != await OnnxEmbedder(minilm, by_token=False).embed(["Ana"])
     pooling.write_text('{"pooling_mode_max_tokens": true}')
     with pytest.raises(
-        InvalidInput, match="pooling_mode_max_tokens; only mean and cls can be done"
+        InvalidInput, match="pooling_mode_max_tokens; only mean and cls pooling are supported"
     ):
         OnnxEmbedder(tmp_path, by_token=False)
 
@@ -234,13 +234,13 @@ async def test_a_server_says_how_long_to_wait() -> None:
         await embedder(server, sleep=sleeps).embed(["cat"])
         assert sleeps == [7]
     hours = EmbeddingsServer(script=[Fault(429, {"Retry-After": "7200"})])
-    with hours, pytest.raises(Unavailable, match=r"too much to do \(429\), asked 1 times: try"):
+    with hours, pytest.raises(Unavailable, match=r"is overloaded \(429\), after 1 attempts: try"):
         await embedder(hours).embed(["cat"])
 
 
 async def test_after_four_tries_it_is_an_error_that_says_why() -> None:
     with EmbeddingsServer(script=[Fault(500)] * 9) as server:
-        with pytest.raises(Unavailable, match=r"is broken \(500\), asked 4 times: try later"):
+        with pytest.raises(Unavailable, match=r"failed \(500\), after 4 attempts: try later"):
             await embedder(server).embed(["cat"])
         assert len(server.requests) == 4
         asked = embedder(server)
@@ -251,7 +251,7 @@ async def test_after_four_tries_it_is_an_error_that_says_why() -> None:
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        (Fault(lost=1), "gave 1 vectors for 2 texts: give a smaller batch"),
+        (Fault(lost=1), "returned 1 vectors for 2 texts: use a smaller batch"),
         (Fault(dimensions=32), "vector of 32 dimensions instead of 64"),
         (Fault(body=b"<html>"), "not with embeddings: check that url"),
         (Fault(body=b'{"data": [{"index": 0, "embedding": [0, 0]}]}'), "not with embeddings"),
@@ -275,8 +275,8 @@ async def test_a_wrong_model_key_or_address_says_what_to_change() -> None:
         wrong = [
             (EndpointEmbedder(server.url, "other", key=KEY), r"no such model.*\(404, no_model\)"),
             (EndpointEmbedder(f"{server.url}/v2", "hashed", key=KEY), r"check url and model"),
-            (embedder(server, key="another"), r"refuses the key: give another as key \(401"),
-            (embedder(server), r"refuses the key"),
+            (embedder(server, key="another"), r"rejects the key: pass another key \(401"),
+            (embedder(server), r"rejects the key"),
             (embedder(server, key=KEY, dimensions=65), r"check model and dimensions.*\(400"),
         ]
         for asked, said in wrong:
@@ -291,9 +291,9 @@ async def test_a_wrong_model_key_or_address_says_what_to_change() -> None:
     [
         ({"url": "ftp://host/v1"}, "url must be like"),
         ({"url": "host/v1"}, "url must be like"),
-        ({"url": f"https://me:{KEY}@host/v1"}, "url has a user's name"),
+        ({"url": f"https://me:{KEY}@host/v1"}, "url contains a user name"),
         ({"url": f"https://host/v1?key={KEY}"}, "url must be like"),
-        ({"key": f"{KEY}\n"}, "the key has a blank"),
+        ({"key": f"{KEY}\n"}, "the key contains a space"),
         ({"batch": 0}, "batch must be 1 text or more"),
     ],
 )

@@ -58,7 +58,7 @@ def test_facts_are_listed_confirmed_corrected_and_forgotten(folder: Path) -> Non
     assert told("search", "bari", *ANA) == [("live", "Lives in Bari.")]
     result = keepthread("facts", "forget", rome, *ANA)
     assert "Forgot 1; the messages stay" in result.stderr
-    assert "This holds again: Lives in Oslo." in result.stderr
+    assert "Current again: Lives in Oslo." in result.stderr
     added = ask("facts", "add", "Likes tea.", "--attribute", "likes", "--value", "tea", "--many")
     assert (added[0]["many"], added[0]["messages"]) == (True, [])
     assert len(told("--all", *ANA)) == 2
@@ -80,7 +80,7 @@ def test_a_long_list_goes_through_the_pager(folder: Path) -> None:
         shown = terminal.transcript
     assert shown.startswith("PAGED\n")
     assert shown.count("Likes song") == 2
-    assert shown.endswith("1 in quarantine: `keepthread facts confirm KEY` lets it out")
+    assert shown.endswith("1 in quarantine: `keepthread facts confirm KEY` releases it")
     assert keepthread("facts", *ANA).stdout.count("Likes song") == 30
 
 
@@ -121,11 +121,11 @@ def test_a_person_edits_a_file(folder: Path) -> None:
         (["history", "a", "b"], "history takes KEY and nothing after it"),
         (["import", "chat.db"], "neither Markdown nor JSON"),
         (["import", "nothing.md"], "No such file"),
-        (["import", "bare.md", "--prune"], "does not say when it was written"),
+        (["import", "bare.md", "--prune"], "has no timestamp"),
         (["import", "prose.md"], "the document has no facts: in Markdown, each fact is a line"),
         (["import", "half.json"], "half.json is neither Markdown nor valid JSON"),
         (["import", "number.json"], "fact 2 has no text"),
-        (["import", "time.json"], "which is not a time: write 2026-11-16T09:30:00Z, 2026-11-16"),
+        (["import", "time.json"], "fact 1 has an invalid time 'yesterday': write 2026-11-16T09:30:00Z, 2026-11-16"),
         (["import", "other.json"], "this is not a document of facts"),
     ],
 )
@@ -161,6 +161,6 @@ def test_on_the_screen_nothing_stored_is_raw_and_the_next_step_is_named(folder: 
     assert "\\x1b[31mred" in screen
     seen = plain(screen)
     assert "quarantined · trip 3 · tool" in seen
-    assert "1 in quarantine: `keepthread facts confirm KEY` lets it out" in seen
+    assert "1 in quarantine: `keepthread facts confirm KEY` releases it" in seen
     nobody = keepthread("facts").stderr
     assert nobody == "Nothing is known of default; there is ana: --owner NAME\n"

@@ -468,7 +468,7 @@ async def test_a_damaged_index_is_told_of_and_made_anew(store: SQLiteStore, path
     ask(path, *GARBAGE)
     async with await SQLiteStore.open(path) as opened:
         [damage] = (await opened.verify()).damages
-        assert damage.what.startswith("the index of words cannot be read")
+        assert damage.what.startswith("the word index cannot be read")
         finder = await finder_of(opened)
         with pytest.raises(Damaged):
             await finder.places(VIEW, ["tea"])

@@ -27,7 +27,7 @@ def opened(seen: str, told: str) -> str:
 
     def session(found: re.Match[str]) -> str:
         expected = next(sessions, "")
-        return expected if found[0] == "memory is being opened" else found[0]
+        return expected if found[0] == "opening memory" else found[0]
 
     return SESSION.sub(session, seen)
 
@@ -83,10 +83,10 @@ SLIPS = {
     "": ({}, "Begin with `keepthread init`, then `keepthread chat`"),
     "caht": ({}, "No such command 'caht'. Did you mean 'chat'?"),
     "chat --modle a": ({}, "No such option: --modle"),
-    "chat -p hi": ({"KEEPTHREAD_MODEL_NAME": None}, "run `keepthread init`, or give --model NAME"),
+    "chat -p hi": ({"KEEPTHREAD_MODEL_NAME": None}, "run `keepthread init`, or use --model NAME"),
     "chat -p hey": (
         {"KEEPTHREAD_MODEL_BASE_URL": None, "OPENAI_API_KEY": None},
-        "there is no key: export OPENAI_API_KEY=…",
+        "no API key is set: export OPENAI_API_KEY=…",
     ),
     "chat -p hello": (
         {"OPENAI_API_KEY": "sk-secret"},
@@ -94,16 +94,16 @@ SLIPS = {
     ),
     "chat -p hi --model b": (
         {},
-        "to it.); --model NAME asks another, and `keepthread config model` shows what is set",
+        "to it.); --model NAME asks another model, and `keepthread config model` shows what is set",
     ),
     "chat -p there": (
         {"KEEPTHREAD_MODEL_BASE_URL": "http://localhost:1"},
-        "check that it runs, and base_url; `keepthread config model` shows what is set",
+        "check that it is running, and check base_url; `keepthread config model` shows what is set",
     ),
     "chat -p again": ({"KEEPTHREAD_MODEL_BASE_ULR": ""}, "there is KEEPTHREAD_MODEL_BASE_URL"),
     "chat -p hi -r 2026": ({}, "there is no session '2026'; `keepthread sessions` lists them"),
     "config memory.stratgy": ({}, "did you mean memory.strategy?"),
-    "sessions": ({}, "yet: `keepthread chat` makes one"),
+    "sessions": ({}, "yet: `keepthread chat` or `keepthread import` creates one"),
 }
 
 
@@ -129,7 +129,7 @@ def test_what_goes_wrong_at_first_is_told_with_what_to_do_next(typed: str, tmp_p
         ),
         ("memory:\n  strategy: hybird\n", "must be one of window, summarized, hybrid, recall"),
         ("model:\n  api_key: sk-1234\n", "keys come from the environment: export OPENAI_API_KEY=…"),
-        ("model:\n  base_url: http://a.example\n", "put it into your own config.yaml"),
+        ("model:\n  base_url: http://a.example\n", "put it in your own config.yaml"),
     ],
 )
 def test_a_slip_in_a_file_of_settings_is_told_with_its_place_and_its_cure(

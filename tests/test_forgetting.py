@@ -180,13 +180,13 @@ async def test_without_an_owner_only_the_default_owners_messages_are_forgotten(
 
 async def test_it_must_be_said_what_to_forget(memory: Memory) -> None:
     await shared_channel(memory)
-    with pytest.raises(InvalidInput, match="say what to forget"):
+    with pytest.raises(InvalidInput, match="specify what to forget"):
         await memory.forget()
     with pytest.raises(InvalidInput, match="name the session"):
         await memory.forget(message="it")
-    with pytest.raises(InvalidInput, match="say what to forget"):
+    with pytest.raises(InvalidInput, match="specify what to forget"):
         await memory.admin.forget()
-    with pytest.raises(InvalidInput, match="say what to forget"):
+    with pytest.raises(InvalidInput, match="specify what to forget"):
         await memory.for_owner("ana").forget()
     with pytest.raises(InvalidInput, match="since"):
         await memory.forget(since=-1.0)
@@ -802,8 +802,8 @@ async def test_text_that_a_living_message_has_is_not_taken_for_a_rest(tmp_path: 
         told = await memory.forget(session="s", message="it")
         assert (told.probes, told.found, told.excluded) == (0, 0, 1)
         assert told.repeated == ["session 's' at 2"]
-        assert "Searched: no file, because other text contains 1 piece of it too" in str(told)
-        assert "none left" not in str(told)
+        assert "Files searched: none, because other text also contains 1 piece of it" in str(told)
+        assert "none found" not in str(told)
 
 
 async def test_a_text_too_short_to_be_searched_for_is_never_called_gone(tmp_path: Path) -> None:
@@ -812,8 +812,8 @@ async def test_a_text_too_short_to_be_searched_for_is_never_called_gone(tmp_path
         await session.append(Message(role="user", content="pin 4711", id="it"))
         told = await memory.forget(session="s", message="it")
     assert told.probes == 0
-    assert "Searched: no file; none of it is long enough to be searched for" in str(told)
-    assert "none left" not in str(told)
+    assert "Files searched: none, because the erased text is too short to search for" in str(told)
+    assert "none found" not in str(told)
 
 
 # --- titles ---
@@ -866,7 +866,7 @@ async def test_what_a_user_wrote_about_a_session_stays_and_the_receipt_names_it(
             "the title of session 's'",
         ]
         assert SECRET not in str(told)
-        assert "none left" not in str(told)
+        assert "none found" not in str(told)
         assert (await session.refresh()).title == "the number is…"
         await session.update(title="My pin 4711 again")
         told = await memory.forget(session="s", message="pin")
@@ -993,7 +993,7 @@ async def test_a_role_that_may_not_rewrite_is_told_so(postgres: PostgresServer) 
 @pytest.mark.parametrize(
     ("looks_at", "why"),
     [
-        (b"SELECT count(*) FROM keepthread.sessions", "others have locked them"),
+        (b"SELECT count(*) FROM keepthread.sessions", "other sessions have locked them"),
         (b"SELECT count(*) FROM pg_class", "may still see erased rows"),
     ],
     ids=["a lock", "a snapshot"],
@@ -1112,12 +1112,12 @@ async def test_a_receipt_reads_well_and_is_json(tmp_path: Path) -> None:
         "  2 copies in forks",
         "  1 session as a whole",
         "  4 rows of the index: 4 pieces",
-        "Cleaned: the index of words was merged",
+        "Cleaned: the word index was merged",
         "Cleaned: a.db was rewritten",
         "Cleaned: the log a.db-wal was emptied",
-        "Searched: a.db, a.db-wal for 1 piece of it, none left",
-        "Bytes of it may be left:",
-        "  backups of a.db: they are not looked at; until they are deleted",
+        "Files searched: a.db, a.db-wal, for 1 piece of the text; none found",
+        "Erased bytes may remain in:",
+        "  backups of a.db: they are not searched; until they are deleted",
     ]
     assert SECRET not in str(told)
 
@@ -1169,7 +1169,7 @@ def test_the_command_shows_asks_and_forgets(
     assert command("forget", "--author", "bob", "--dry-run") == 0
     assert capsys.readouterr().out.splitlines() == ["To be forgotten: author 'bob'", "  1 message"]
     assert command("forget", "--author", "bob") == 2
-    assert "--yes does it" in capsys.readouterr().err
+    assert "--dry-run shows them, --yes erases them" in capsys.readouterr().err
     assert command("forget", "--author", "nobody", "--yes") == 0
     assert capsys.readouterr().err == "There is nothing to forget\n"
     assert command("forget", "--since", "soon", "--yes") == 2

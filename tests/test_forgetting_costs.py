@@ -219,7 +219,7 @@ async def test_a_text_that_one_owner_wrote_often_is_looked_for_until_enough_is_f
     assert (told.found, told.excluded) == (0, 1)
     places = [f"session 'chat {number:02}' at 1" for number in range(1, 6)]
     assert list(told.repeated)[1:] == places
-    assert told.repeated[0].startswith("there may be more places than these")
+    assert told.repeated[0].startswith("the list may be incomplete")
     assert told.repeated[0] in str(told)
     assert counts["read"] <= 15, counts  # of the 40 that all sessions would take
 
@@ -238,7 +238,7 @@ async def test_a_text_that_a_long_session_repeats_is_looked_for_until_enough_is_
         counts = counted(store)
         told = await memory.forget(owner="ana", session="chat")
     assert (told.found, told.excluded) == (0, 1)
-    assert told.repeated[0].startswith("there may be more places than these")
+    assert told.repeated[0].startswith("the list may be incomplete")
     assert list(told.repeated)[1:] == sorted(f"session 'long' at {seq}" for seq in range(1, 11))
     assert counts["read"] <= 5, counts  # of the 20 that the long session would take
 

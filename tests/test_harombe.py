@@ -206,7 +206,7 @@ def test_the_command_knows_the_format(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [info["id"] for info in ask("sessions")] == [f"harombe:{ID}"]
     ours = keepthread("import", "chat.db")
     assert ours.returncode == 2
-    assert "is a store of keepthread's, not an export; `keepthread copy" in ours.stderr
+    assert "is a keepthread store, not an export; `keepthread copy" in ours.stderr
     piped = keepthread("import", "-", "--format", "harombe")
     assert "cannot be read from stdin" in piped.stderr
     assert "has no branches" in keepthread("import", "memory.db", "--branches").stderr

@@ -239,10 +239,10 @@ async def test_a_request_that_runs_is_finished_before_the_server_ends(tmp_path: 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"host": "0.0.0.0"}, "no key exists yet"),
+        ({"host": "0.0.0.0"}, "no API key exists yet"),
         ({"tls_cert": "cert.pem"}, "TLS needs both"),
         ({"tls_cert": "a.pem", "tls_key": "b.pem"}, "there is no file a.pem"),
-        ({"store": "ram://", "workers": 2}, "workers do not share a store in memory"),
+        ({"store": "ram://", "workers": 2}, "workers cannot share an in-memory store"),
     ],
 )
 def test_what_would_not_be_safe_or_sound_is_refused(

@@ -423,7 +423,7 @@ HEAD = b'{"format":"keepthread","version":2}\n{"session":{"id":"s","messages":1}
         (b'{"message":NaN}\n', "line 3: it is not valid JSON"),
         (b"7\n", "line 3: it is not a JSON object"),
         (b'{"base64":"!"}\n', "line 3: its base64"),
-        (b'{"pickle":"x"}\n', "line 3: there are no lines of the kind 'pickle'"),
+        (b'{"pickle":"x"}\n', "line 3: unknown kind of line: 'pickle'"),
         (b'{"message":{"role":"user","class":"os.system"}}\n', "line 3: the message has no field"),
         (b'{"message":{"role":"user"}}\n', "line 3: a message id"),
         (b'{"message":{"id":"1","seq":1,"role":"user","digest":"00"}}\n', "match its digest"),

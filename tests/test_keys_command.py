@@ -28,7 +28,7 @@ def test_a_key_is_made_replaced_and_revoked(tmp_path: Path) -> None:
     made = run(tmp_path, "keys", "create", "the bot", "--scope", "read,forget", "--owner", "ana")
     assert accepted(tmp_path, made.stdout), made.stderr
     assert "owner ana: read, forget; valid\n" in made.stderr
-    assert "shown only now" in made.stderr
+    assert "shown only once" in made.stderr
     (line,) = run(tmp_path, "--json", "keys").stdout.splitlines()
     key = json.loads(line)
     about = ("tenant", "owner", "scopes", "name", "expires_at", "revoked_at", "valid")
@@ -47,7 +47,7 @@ def test_a_key_is_made_replaced_and_revoked(tmp_path: Path) -> None:
     revoked = run(tmp_path, "keys", "revoke", made.stdout.strip())
     assert revoked.stderr == f"{key['id']} was revoked\n"
     assert not accepted(tmp_path, made.stdout)
-    assert "was revoked before" in run(tmp_path, "keys", "revoke", key["id"]).stderr
+    assert "was already revoked" in run(tmp_path, "keys", "revoke", key["id"]).stderr
     actions = {"keys.create", "keys.rotate", "keys.revoke"}
 
     async def audited() -> set[str]:

@@ -155,7 +155,7 @@ async def test_a_server_is_reached_over_http_and_again_after_it_was_away(tmp_pat
         told: list[str] = []
         async with Servers([there, nowhere], on_event=told.append) as servers:
             tools = tools_of(servers)
-            assert told == ["nowhere cannot be reached: Not Found; it answered with the status 404"]
+            assert told == ["nowhere cannot be reached: Not Found; it returned status 404"]
             assert await tools["weather"](city="Lima") == "19 °C in Lima"
             process.kill()
             process.wait()
@@ -379,8 +379,8 @@ async def test_of_what_a_hostile_server_lists_only_what_can_be_used_is_taken(
         f"hostile: {'x' * 64} is left out: its name has 5000 characters",
         "hostile: bloated is left out: its schema has more than 64 kB",
         "hostile: deep is left out: its schema is nested more than 64 deep",
-        "hostile: orders is listed twice; the first is taken",
-        "hostile: 4909 tools more than 100 are left out; allow those you want",
+        "hostile: orders is listed twice; the first one is used",
+        "hostile: 4909 tools beyond the limit of 100 are left out; use `allow` to choose",
     ]
 
 
@@ -419,7 +419,7 @@ async def test_a_server_that_breaks_the_protocol_costs_what_is_broken(tmp_path: 
         for name in good:
             assert await tools[name]() == f"{name} says hello"
         for name, kind, why in [
-            ("shapeless", ToolError, "its answer does not follow the protocol"),
+            ("shapeless", ToolError, "its response violates the protocol"),
             ("refused", ToolError, "not today not today"),
             ("half", ToolUnavailable, "half of broken took over 1 seconds"),
         ]:

@@ -145,7 +145,7 @@ def test_a_client_is_connected_and_the_rest_of_its_file_stays(name: str, home: P
     assert servers["other"] == {"command": "x"}
     assert started(servers["keepthread"]) == [*RUN, "mcp", "--store", str(home / "work.db")]
     again = keepthread("mcp", "install", name, "--store", "work.db", "--write")
-    assert "has this entry already, and stays as it is" in again.stderr
+    assert "already has this entry, and stays as it is" in again.stderr
     gone = keepthread("mcp", "install", name, "--remove")
     assert "keepthread was removed from" in gone.stderr
     assert path.read_text() == before
@@ -185,7 +185,7 @@ def test_another_file_and_a_new_one(home: Path) -> None:
     [
         (("emacs",), "'emacs' is not a known client; choose one of claude-code, codex"),
         (("codex", "--write", "--remove"), "not both"),
-        (("codex", "--store", "postgresql://me:secret@db/x"), "holds a password"),
+        (("codex", "--store", "postgresql://me:secret@db/x"), "contains a password"),
     ],
 )
 def test_a_mistake_is_explained(arguments: tuple[str, ...], reason: str, home: Path) -> None:
@@ -245,9 +245,9 @@ def test_a_client_of_a_server_is_told_the_name_of_the_variable_with_the_key(
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("--url", "memory.db"), "--url is the address of a server, such as"),
-        (("--url", "http://me:secret@x/mcp"), "holds a password or a query"),
-        (("--url", "http://x/mcp?key=secret"), "holds a password or a query"),
+        (("--url", "memory.db"), "--url must be the URL of a server, such as"),
+        (("--url", "http://me:secret@x/mcp"), "contains a password or a query"),
+        (("--url", "http://x/mcp?key=secret"), "contains a password or a query"),
         (("--url", URL, "--hooks"), "hooks use the store on this machine"),
         (("--file", "x.json", "--hooks"), "hooks use the store on this machine"),
     ],
@@ -286,7 +286,7 @@ def test_hooks_come_and_go_and_other_hooks_stay(name: str, home: Path) -> None:
     options = ("--hooks", "--all-projects", "--store", "work.db")
     done = keepthread("mcp", "install", name, *options, "--write")
     assert done.returncode == 0, done.stderr
-    assert ("open /hooks in it" in done.stderr) == (name == "codex")
+    assert ("open /hooks in Codex" in done.stderr) == (name == "codex")
     after = json.loads(path.read_text())
     events = {k: v for k, v in after["hooks"].items() if k != "PreToolUse"}
     Draft202012Validator(HOOKS).validate(events)
@@ -319,7 +319,7 @@ def test_hooks_are_printed_and_nothing_is_written(home: Path) -> None:
     assert [*home.iterdir()] == []
     refused = keepthread("mcp", "install", "cursor", "--hooks")
     assert refused.returncode == 2
-    assert "--hooks knows the hooks of claude-code and codex" in refused.stderr
+    assert "--hooks supports only claude-code and codex" in refused.stderr
 
 
 @pytest.mark.parametrize(

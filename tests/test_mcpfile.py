@@ -85,8 +85,8 @@ def test_a_project_can_name_no_servers(home: Home) -> None:
         found = read_servers(home.environ, folder)
         assert not found.servers
         (note,) = found.notes
-        assert note.startswith(f"{theirs} is not used: a project may start no programs")
-        assert note.endswith(f"copy what you trust into {home.own}")
+        assert note.startswith(f"{theirs} is not used: projects may not define servers")
+        assert note.endswith(f"copy the ones you trust into {home.own}")
     home.own.write_text("{}")
     assert read_servers(home.environ, home.own.parent).notes == []  # it is the person's own
 
@@ -104,8 +104,8 @@ def test_a_server_whose_variable_is_not_set_is_left_out(home: Home) -> None:
 @pytest.mark.parametrize(
     ("server", "why"),
     [
-        ({}, "one: it needs a command or a url, and not both"),
-        ({"command": "x", "url": "http://y"}, "one: it needs a command or a url, and not both"),
+        ({}, "one: it needs either a command or a url"),
+        ({"command": "x", "url": "http://y"}, "one: it needs either a command or a url"),
         ({"command": SECRET, "headers": {}}, "one: headers does not go with command"),
         ({"command": "x", "type": "http"}, "one: type does not go with command"),
         ({"url": "http://y", "type": "sse"}, "one: type must be one of stdio, http"),
@@ -113,7 +113,7 @@ def test_a_server_whose_variable_is_not_set_is_left_out(home: Home) -> None:
         ({"command": "x", "args": SECRET}, "one: args must be a list of texts"),
         ({"command": "x", "env": {"KEY": 7}}, "one: env must be names with texts"),
         ({"url": "http://y", "header": {"A": SECRET}}, "did you mean headers?"),
-        ({"command": "x", "timeout": 0}, "one: timeout must be a number above 0"),
+        ({"command": "x", "timeout": 0}, "one: timeout must be a number greater than 0"),
         ({"command": "x", "disabled": "no"}, "one: disabled must be true or false"),
         ({"command": "x", "args": ["${KEY}"]}, "variables are put into env and headers alone"),
         ({"url": f"ftp://{SECRET}"}, "one: url must be an address such as"),
@@ -157,7 +157,7 @@ def test_a_file_that_cannot_be_read_is_refused(home: Home, text: str, why: str) 
 def test_a_file_that_everybody_may_write_is_refused(home: Home) -> None:
     home.own.write_text("{}")
     home.own.chmod(0o666)
-    with pytest.raises(InvalidInput, match="everybody may write to it"):
+    with pytest.raises(InvalidInput, match="it is world-writable"):
         home.read()
 
 

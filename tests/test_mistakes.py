@@ -148,7 +148,7 @@ async def test_a_system_prompt_that_is_ignored_is_logged_once(
             session = await opened.session("s", system_prompt="Be long.")
     assert session.info.system_prompt == "Be brief."
     (logged,) = caplog.messages
-    assert logged.startswith("session 's' exists already, so system_prompt is ignored")
+    assert logged.startswith("session 's' already exists, so system_prompt is ignored")
 
 
 async def test_add_turn_is_another_name_of_add_message() -> None:

@@ -821,7 +821,7 @@ async def test_the_command_shows_delivers_and_clears(
     code, _, told = await command("outbox", str(path), "--clear")
     assert (code, "--yes" in told) == (2, True)
     _, shown, _ = await command("outbox", str(path), "--clear", "--yes")
-    assert "Nothing waits" in shown
+    assert "No messages are waiting" in shown
     assert look(path).set_aside == []
     assert MARKER.encode() not in path.read_bytes()
     assert (await command("outbox", str(tmp_path / "missing")))[0] == 2

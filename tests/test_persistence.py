@@ -251,8 +251,8 @@ async def test_a_store_that_is_away_at_the_start_gets_everything_later(place: Pl
     words = [content for _, content in await place.contents(talk.id)]
     assert words == ["first", "One.", "second", "Two.", "third", "Three."]
     assert place.files() == []
-    assert place.told[0].startswith("memory is away: told to be away")
-    assert place.told[1] == "memory is back: 4 messages were brought home"
+    assert place.told[0].startswith("the memory is unavailable: told to be away")
+    assert place.told[1] == "the memory is available again: 4 messages were delivered"
 
 
 async def test_what_a_chat_could_not_deliver_the_next_one_does(place: Place) -> None:
@@ -610,7 +610,7 @@ async def test_a_chat_that_its_store_refuses_goes_on_in_its_file(place: Place) -
     await persistence.come_back()
     await persistence.come_back()
     (told,) = place.told
-    assert told.startswith("memory is back, but refuses this chat")
+    assert told.startswith("the memory is available again but refuses this chat")
     assert (bool(persistence.away), persistence.kept) == (True, True)
     await say(Talk(persistence, ScriptedModel(["Yes."]), id="bad"), "Does it go on?")
     await persistence.close()

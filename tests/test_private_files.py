@@ -166,7 +166,7 @@ async def test_a_backup_does_not_follow_the_link_at_its_name(
 ) -> None:
     (folder / "copy.db").symlink_to(victim)
     async with await SQLiteStore.open(tmp_path / "chat.db") as store:
-        with pytest.raises(InvalidInput, match="overwrites nothing"):
+        with pytest.raises(InvalidInput, match="never overwrites a file"):
             await store.backup(folder / "copy.db")
 
 

@@ -185,7 +185,7 @@ def test_long_work_that_is_stopped_leaves_the_terminal_as_it_was(folder: Path) -
         terminal.key("ctrl-c")
         assert terminal.exit_code() == 130
         assert [line for line in terminal.screen if line] == [
-            "error: stopped: what was done is kept, and the same command continues it"
+            "error: stopped: completed work is kept; run the same command to continue"
         ]
         assert terminal.raw.rindex(b"\x1b[?25h") > terminal.raw.rindex(b"\x1b[?25l")
     assert "Read 0 messages" in piped(folder, "index").stderr  # what was done before is kept

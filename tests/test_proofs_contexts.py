@@ -178,7 +178,7 @@ async def test_a_dropped_block_with_results_out_of_order_is_accounted_for() -> N
             context = await session.context(budget=budget)
             assert not list(faults(context, asked(budget=budget, **known)))
             lines |= {choice.reason for choice in context.why.left_out}
-        assert "its call is older than the window" in lines
+        assert "its tool call is older than the window" in lines
 
 
 async def test_a_call_that_was_hidden_is_not_shown_with_its_result() -> None:

@@ -182,7 +182,7 @@ async def test_a_delegated_task_is_resumed_by_its_parent() -> None:
         session = await memory.session("s")
         async with session.turn("Oslo?") as turn, turn.delegate("Look it up.") as child:
             inner = await memory.get_session(child._conversation.id)
-            with pytest.raises(InvalidInput, match="delegating it again"):
+            with pytest.raises(InvalidInput, match="delegate it again"):
                 inner.resume_turn(child.user.id)
             with pytest.raises(InvalidInput, match="cannot be suspended"):
                 await child.suspend()

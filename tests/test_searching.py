@@ -186,7 +186,7 @@ async def test_a_store_without_an_index_says_so() -> None:
     async with Memory(Plain(), Options(views=VIEWS, recall="owner")) as memory:
         session = await memory.session("s")
         await talk(session, "a cat sat")
-        with pytest.raises(Unsupported, match="SQLite and PostgreSQL can"):
+        with pytest.raises(Unsupported, match="use SQLite or PostgreSQL"):
             await memory.search("cat")
         context = await session.context("chat")  # goes without
         assert "recalled" not in context.why.sections
@@ -335,7 +335,7 @@ async def test_a_long_backlog_is_said_and_read_in_the_background(
     first = await session.context("recall", query="harbour of day 3")
     await memory._runtime.background.settle()
     second = await session.context("recall", query="harbour of day 3")
-    assert "60 messages are not in the index yet" in str(first.why)
+    assert "60 messages are not indexed yet" in str(first.why)
     assert "day 3" in second.text
 
 

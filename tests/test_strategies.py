@@ -200,7 +200,7 @@ async def test_old_turns_are_compacted_for_a_users_strategy(url: str) -> None:
                 await turn.finish(f"On day {day}: the old town, then the harbour.")
         await memory._runtime.background.settle()
         reasons = [choice.reason for choice in (await session.context()).why.shown]
-    assert any(reason.startswith("a summary of what ends at") for reason in reasons), reasons
+    assert any(reason.startswith("a summary of everything up to") for reason in reasons), reasons
 
 
 def test_a_list_that_nobody_stores_is_fitted_the_same() -> None:

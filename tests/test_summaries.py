@@ -430,7 +430,7 @@ async def test_why_names_what_stands_behind_a_summary(store: Store) -> None:
     (behind,) = (c for c in context.why.left_out if c.reason == "covered by the summary")
     assert (behind.first, behind.last, behind.messages) == (1, last, last)
     (line,) = (c for c in context.why.shown if c.section == "summary")
-    assert line.reason.startswith(f"a summary of what ends at {last}")
+    assert line.reason.startswith(f"a summary of everything up to {last}")
 
 
 def _first(context: Context) -> int:

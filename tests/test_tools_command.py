@@ -34,13 +34,13 @@ async def test_a_server_is_added_listed_and_tried(tmp_path: Path) -> None:
         added = place.run("tools", "add", "sky", "--env", "SKY_KEY", "--", *SKY)
         assert added.returncode == 0, added.stderr
         file = tmp_path / "config" / "keepthread" / "mcp.json"
-        assert b"tools test sky tries it" in added.stderr
+        assert b"tools test sky` tests it" in added.stderr
         assert file.stat().st_mode & 0o777 == 0o600
         entry = json.loads(file.read_text())["mcpServers"]["sky"]
         assert entry == {"command": SKY[0], "args": SKY[1:], "env": {"SKY_KEY": "${SKY_KEY}"}}
         again = place.run("tools", "add", "sky", "--url", "https://sky.example/mcp")
         assert again.returncode == 2
-        assert b"has a server sky already; give --replace" in again.stderr
+        assert b"already has a server sky; use --replace" in again.stderr
         secret = place.run("tools", "add", "two", "--env", "SKY_KEY=sk-very-secret", "--", "x")
         assert b"--env takes the name of a variable" in secret.stderr
         assert b"sk-very-secret" not in secret.stderr
@@ -54,7 +54,7 @@ async def test_a_server_is_added_listed_and_tried(tmp_path: Path) -> None:
         assert b"Tokyo" in called.stdout, called.stderr
         env = {name: value for name, value in place.env.items() if value is not None}
         with Terminal([KEEPTHREAD, *CALL], env=env, cwd=tmp_path) as terminal:
-            terminal.wait_for("may change something. Call it with", 60)
+            terminal.wait_for("may have side effects. Call it with", 60)
             terminal.type("n\r")
             assert terminal.exit_code(60) == 1
             assert "Nothing was called" in terminal.transcript

@@ -198,8 +198,8 @@ async def test_what_was_erased_is_told_but_not_said() -> None:
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (b"", "mark is missing"),
-        (b"# A title\n\n## User\n\nhello\n", "mark is missing"),
+        (b"", "marker is missing"),
+        (b"# A title\n\n## User\n\nhello\n", "marker is missing"),
         (b"<!-- keepthread transcript 2 -->\n", "newer keepthread"),
         (b"<!-- keepthread transcript 1 -->\n# x\n\n## User\n\nhi\n", "- session:"),
         (b"<!-- keepthread transcript 1 -->\n- session: \xff\n", "not UTF-8"),
@@ -395,7 +395,7 @@ def test_the_command_says_what_to_do_instead(
         (["import", "."], "--session SESSION"),
         (["import", "no.json", "--session", "x"], "a folder of transcripts; to import one file"),
         (["import", "no.json", "--format", "pdf"], "jsonl, markdown, chatgpt, claude"),
-        (["import", "no.json", "--store", "sqlite:///new.db"], "the conversations.json in it"),
+        (["import", "no.json", "--store", "sqlite:///new.db"], "its conversations.json"),
         (["import", "no.md", "--store", "sqlite:///new.db"], "- session: "),
         (["import", "no.md", "--branches"], "a transcript has no branches"),
         (["import", "no.json", "--format", "jsonl", "--owner", "ana"], "leave out --owner"),

@@ -266,7 +266,7 @@ async def test_the_same_model_with_other_dimensions_embeds_everything_again(
     assert asked is not None
     assert asked.dimensions == 16
     assert await kept(store, small) == {}
-    assert "makes vectors of 16 dimensions, not 64 as before" in caplog.text
+    assert "returns vectors with 16 dimensions instead of 64" in caplog.text
     assert await small.catch_up(store, finder) == 0
     assert {each.dimensions for each in (await kept(store, small)).values()} == {16}
     assert (len(await kept(store, large)), len(await kept(store, small))) == (0, 100)
@@ -307,7 +307,7 @@ async def test_an_embedder_that_mixes_dimensions_is_refused(store: Store) -> Non
             return [Embedding(bytes(n + 3), n + 3) for n, _ in enumerate(texts)]
 
     await talk(store, "a", "one", "two")
-    with pytest.raises(Unavailable, match="of 3 and 4 dimensions at once"):
+    with pytest.raises(Unavailable, match="with 3 and 4 dimensions in one call"):
         await Vectors(Mixed()).catch_up(store, await finder_of(store))
 
 
@@ -323,7 +323,7 @@ async def test_two_processes_with_different_models_do_not_undo_each_others_work(
         await two.catch_up(store, finder)
     assert (len(given(first)), len(given(later))) == (100, 100)
     assert len(await kept(store, two)) == 100
-    assert "another model took over from first: open the memory again" in caplog.text
+    assert "another embedding model has replaced first: open the memory again" in caplog.text
 
 
 async def test_the_later_of_two_models_wins_whichever_is_done_first(store: Store) -> None:
@@ -444,7 +444,7 @@ async def test_a_model_that_fails_is_logged_once_and_is_no_error(
     vectors = Vectors(ScriptedEmbedder(script))
     assert [await vectors.asked("cat") for _ in range(3)] == [None] * 3
     assert [each.getMessage() for each in caplog.records] == [
-        "no vectors of questions from scripted: host is away: try later"
+        "scripted failed to embed a question: host is away: try later"
     ]
     assert await vectors.asked("cat")
     assert await vectors.asked("dog") is None
