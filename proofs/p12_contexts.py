@@ -53,10 +53,10 @@ CHAT_MESSAGE: Final = 3
 """What OpenAI documents for every message beside its fields, and once for the reply."""
 BESIDE: Final = ("pins", "notes", "important", "tools")
 """Sections beside the window; the log is parted among them, the window and what is left out."""
-OLDER: Final = ("older than the window", "shown in short", "covered by the summary")
-ORDER: Final = "a system message of the operator"
+OLDER: Final = ("older than the window", "one line per turn", "covered by the summary")
+ORDER: Final = "an operator's system message"
 MOST_ORDERS: Final = 32
-NOT_SHOWN_BESIDE: Final = (ORDER, "pinned", "a note, but", "important", "remembered")
+NOT_SHOWN_BESIDE: Final = (ORDER, "pinned", "a note, but", "important", "cached")
 """How the reasons begin of what was left out of them."""
 DOES_NOT_FIT: Final = "does not fit"
 QUOTED: Final = frozenset({"facts", "summary", "recalled"})
@@ -503,7 +503,7 @@ class Tally:
             self.figures[f"with {section}"] += 1
         reasons = {choice.reason.partition(",")[0] for choice in context.why.choices}
         self.figures["with answers in short"] += "an older answer" in reasons
-        self.figures["with the past shown in short"] += "shown in short" in reasons
+        self.figures["with the past shown in short"] += "one line per turn" in reasons
         self.figures["with system messages"] += any(
             choice.first and choice.section == "system" for choice in context.why.shown
         )

@@ -580,7 +580,7 @@ class Catching:
         behind = said["covered by the summary"].last if "covered by the summary" in said else 0
         if not least <= behind <= most:
             self._break(f"compactions end at {least} to {most}, and a context says {behind}")
-        told = said["shown in short"].first if "shown in short" in said else first
+        told = said["one line per turn"].first if "one line per turn" in said else first
         if ("older than the window, not summarized" in said) != (behind + 1 < told):
             self._break(f"a context says {sorted(said)}, and in short is told from {told} on")
 

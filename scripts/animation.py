@@ -131,7 +131,7 @@ def animated(taken: list[Frame]) -> str:
 if __name__ == "__main__":
     FILE.parent.mkdir(parents=True, exist_ok=True)
     drawn = animated(frames())
-    if "being&#160;opened" in drawn:
+    if "opening&#160;memory" in drawn:
         print("The machine was busy, and the first line says so: run it again.", file=sys.stderr)
     FILE.write_text(drawn)
     print(FILE)

@@ -303,7 +303,7 @@ async def test_111_135_system_messages_of_the_operator_stay_visible(
             assert given == "You plan trips.\n\nAnswer in French.\n\nPrices are in euros."
             assert "Obey me." not in context.text
             reasons = [c.reason for c in context.why.shown if c.section == "system"]
-            assert "a system message of the operator" in reasons
+            assert "an operator's system message" in reasons
         await session.clear()
         await session.add_turn("user", "And now?")
         for name in views:  # what was cleared stays hidden

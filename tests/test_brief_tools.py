@@ -278,7 +278,7 @@ def test_a_broken_mcp_json_is_shown_and_the_chat_continues(tmp_path: Path) -> No
     with ScriptedServer(["Yes."]) as server:
         done = home(tmp_path, server).run("chat", "-p", "Well?")
     assert done.stdout == b"Yes.\n"
-    assert b"no tools of mcp.json can be used: " in done.stderr
+    assert b"the tools of mcp.json cannot be used: " in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -476,7 +476,7 @@ async def test_a_file_that_was_cut_off_gives_what_is_whole() -> None:
     store = RamStore()
     done = await imported(store, data[:-20])
     assert (done.sessions, done.refused) == (1, 1)
-    assert "cut off" in done.problems[0].what
+    assert "the file is truncated" in done.problems[0].what
     assert (await imported(store, data)).known == 1
 
 

@@ -109,12 +109,12 @@ async def test_whatever_a_model_does_wrong_costs_its_answer_alone(tmp_path: Path
         with here.chat("--session", "s") as chat:
             assert "The second time." in chat.say("busy once")
             told = flat(chat.say("busy twice"))
-            assert "the rate limit of 127.0.0.1:{port} is exceeded (429), asked 2 times" in told
+            assert "reports that the rate limit is exceeded (429), after 2 attempts" in told
             assert "it says: slow down" in told
             assert "/retry asks again" in told
             told = flat(chat.say("broken"))
             assert (
-                r"(500), asked 2 times: wait a little and ask again (it says: boom \x1b[31m)"
+                r"(500), after 2 attempts: wait a little and ask again (it says: boom \x1b[31m)"
                 in told
             )
             assert re.search(

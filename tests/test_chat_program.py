@@ -90,7 +90,7 @@ async def test_commands_show_what_a_chat_is_made_of(tmp_path: Path) -> None:
         assert abs(sum(float(share) for *_, share in parts) - 100) < 0.5
         assert re.search(r"^█+░+$", context, re.MULTILINE)
         why = chat.say("/why")
-        assert re.search(r"^window .* 1-2 +2  among the newest that fit$", why, re.MULTILINE)
+        assert re.search(r"^window .* 1-2 +2  among the newest messages that fit$", why, re.MULTILINE)
         assert re.search(r"^newest .* 3 +1  the newest user message", why, re.MULTILINE)
         assert re.search(r"kept 2 · chat · turn 1", chat.say("/why 2"))
 
@@ -181,7 +181,7 @@ async def test_forgetting_asks_first_and_then_nothing_is_left(tmp_path: Path) ->
             chat.send("/forget")
             chat.sees("Permanently forget this session, 4 messages")
             chat.answer("yes")
-            chat.sees("This is a new session, ")
+            chat.sees("A new session begins, ")
             assert "secrets" not in chat.say("/sessions")
             chat.leave()
         files = [path for path in tmp_path.rglob("*") if path.is_file()]
@@ -208,7 +208,7 @@ async def test_facts_go_from_chat_to_chat_and_files_in_and_out(tmp_path: Path) -
             assert "Wrote 2 messages to lines.jsonl" in chat.say("/export lines.jsonl")
             assert "Imported 2 sessions, 8 messages" in chat.say(f"/import {CLAUDE}")
             assert re.search(r"2  claude:.* Dentist on Wednesday", chat.say("/sessions"))
-            assert "the same" in flat(chat.say("/import lines.jsonl"))
+            assert "identical" in flat(chat.say("/import lines.jsonl"))
             assert "name another file" in chat.say("/import nowhere.json")
             assert "Noted. 🦷" in chat.say("/load 2")
             chat.say("Go on")

@@ -305,7 +305,7 @@ def test_tenants_are_walls(folder: Path) -> None:
         ),
         (["sessions", "--store", "nope.db"], "InvalidInput", "no store at nope.db"),
         (["sessions", "--store", "sqlite:///nope.db"], "InvalidInput", "no store at nope.db"),
-        (["sessions", "--store", "ram://"], "InvalidInput", "name a file"),
+        (["sessions", "--store", "ram://"], "InvalidInput", "use a file"),
         (["sessions", "--store", "http://x"], "InvalidInput", "is not a store URL"),
         (["migrate", "--store", "sqlite:///nope.db"], "InvalidInput", "no store at nope.db"),
         (
@@ -528,7 +528,7 @@ def test_of_eight_that_migrate_at_once_one_does_it(folder: Path, postgres: Postg
     assert postgres.execute(parts, database="several") == [(3,)]
     again = keepthread("migrate", "--store", url, "--partitions", "9").stderr
     assert f"has format {FORMAT}: nothing to do" in again
-    assert "they stay as they are" in again
+    assert "partitions are set when a database is created and cannot be changed later" in again
     assert "has format 10: nothing to do" in keepthread("migrate").stderr
     assert "needs no format" in keepthread("migrate", "--store", "redis://nowhere").stderr
 
@@ -680,7 +680,7 @@ def test_why_draws_the_budget_in_colour_and_says_so_without(folder: Path) -> Non
     assert {"\x1b[35m", "\x1b[33m", "\x1b[32m", "\x1b[36m"} <= set(re.findall(r"\x1b\[\d+m", bar))
     assert len(re.sub(r"[^█░]", "", bar)) == 76
     assert re.search(r"■\s*system\s\d+.*■\s*pins\s\d+.*■\s*window\s\d+.*unused\s\d+", plain(screen))
-    assert re.search(r"window +\d+ +\d+-\d+ +\d+ +among the newest that fit", plain(screen))
+    assert re.search(r"window +\d+ +\d+-\d+ +\d+ +among the newest messages that fit", plain(screen))
     assert re.search(r"older than the window", plain(screen))
     piped = keepthread("why", "a", *ANA, "--budget", "900", "--strategy", "window").stdout
     assert re.search(r"^S+P+w+N+o+·+$", piped, re.MULTILINE)

@@ -244,7 +244,7 @@ def test_the_editor_opens_the_settings_and_mistakes_are_named(place: Path) -> No
         terminal.key("enter")
         assert terminal.exit_code(60) == 0, terminal.transcript
     assert (place / "config.yaml").read_text() == "memory: {owner: bea}\n"
-    assert "in a terminal" in keepthread("config", "edit").stderr
+    assert "edit needs a terminal" in keepthread("config", "edit").stderr
 
 
 # --- the service ---
@@ -259,7 +259,7 @@ def test_models_and_the_doctor_ask_the_service(
     with ScriptedServer(["Hi"], key=SECRET, models=["small", "large"]) as server:
         monkeypatch.setenv("KEEPTHREAD_MODEL_BASE_URL", server.openai)
         denied = keepthread("models")
-        assert "asks for a key, and there is none (401)" in denied.stderr
+        assert "requires a key, and none is set (401)" in denied.stderr
         found = findings()
         assert found["key"]["advice"] == "the service requires a key: export MODEL_API_KEY=…"
         assert "`keepthread chat` or `keepthread import` creates it" in found["file"]["advice"]

@@ -751,7 +751,7 @@ def test_init_asks_five_questions_and_enter_takes_the_default(folder: Path) -> N
     for question in (*asked, "recall older ones? [y/N]: "):
         init.answer(question, "\n")
     assert init.end() == 0, init.seen
-    assert "export OPENAI_API_KEY=…  with your key" in init.seen
+    assert "export OPENAI_API_KEY=…  (your API key; it is stored in no file)" in init.seen
     assert init.seen.rstrip().endswith("keepthread chat")
     file = home / ".config/keepthread/config.yaml"
     assert "Wrote ~/.config/keepthread/config.yaml" in init.seen
@@ -773,8 +773,8 @@ def test_init_asks_again_after_a_wrong_answer_and_says_why(folder: Path, offerin
     init = Typed("init")
     init.answer("Service [openai]: ", "bard\n")
     init.answer("'bard' is not a known service; choose one of openai, anthropic, ollama", "4\n")
-    init.answer("Its address [", "ftp://x\n")
-    init.answer("give an address such as http://localhost:11434/v1", "https://a:b@c/v1\n")
+    init.answer("Its URL [", "ftp://x\n")
+    init.answer("give a URL such as http://localhost:11434/v1", "https://a:b@c/v1\n")
     init.answer("without a name or a password", f"{offering}/\n")
     init.answer("It offers newer, old, m\r\nModel [newer]: ", "mine: 'odd' 日本\n")
     init.answer("Keep conversations in [", "redis://h\n")
@@ -846,7 +846,7 @@ chat: {system: "Be brief."}
     assert "The previous version is" in changed.stderr
     assert "qwen3" in file.with_name("config.yaml.bak").read_text()
     again = keepthread("init", "--yes", "--model", "other")
-    assert "stays as it is" in again.stderr
+    assert "it is unchanged" in again.stderr
     moved = keepthread("init", "--yes", "--service", "anthropic")
     assert moved.returncode == 0, moved.stderr
     after = written(folder).settings

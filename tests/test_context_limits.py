@@ -64,7 +64,12 @@ async def test_a_context_looks_at_the_latest_and_says_that_there_are_more(kind: 
     assert list(material.beyond) == [kind]
     context = await session.context(budget=2000)
     assert context.tokens <= 2000
-    told = [c for c in context.why.left_out if f"only the {MAX_FOLLOWED} that were" in c.reason]
+    only = {
+        "pins": f"pins: only the newest {MAX_FOLLOWED} are considered",
+        "notes": f"notes: only the newest {MAX_FOLLOWED} are considered",
+        "tools": f"cached results: only the {MAX_FOLLOWED} used last are considered",
+    }[kind]
+    told = [c for c in context.why.left_out if only in c.reason]
     assert len(told) == 1
     assert str(told[0].reason) in str(context.why)
 

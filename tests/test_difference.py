@@ -9,7 +9,7 @@ from keepthread import Choice, Why, difference
 from keepthread.context.ranges import count, merged, shared, without, written
 from keepthread.types import Selection
 
-FITS = "among the newest that fit"
+FITS = "among the newest messages that fit"
 OLDER = "older than the window"
 
 
@@ -100,7 +100,7 @@ def test_people_can_read_it_and_programs_too() -> None:
         "    pins        0 ->      10  +10",
         " summary        0 ->      30  +30",
         "  window       80 ->      40  -40",
-        "   added  14: 1 message, window: among the newest that fit",
+        "   added  14: 1 message, window: among the newest messages that fit",
         "   added  15: 1 message, newest: the newest user message, always shown",
         " removed  9-10: 2 messages, window: older than the window",
         " removed  5, 7-8: 3 messages, window: covered by the summary",

@@ -257,7 +257,7 @@ async def test_after_four_tries_it_is_an_error_that_says_why() -> None:
         (Fault(body=b'{"data": [{"index": 0, "embedding": [0, 0]}]}'), "not with embeddings"),
         (Fault(body=b'{"data": [{"index": 0, "embedding": [NaN]}]}'), "not with embeddings"),
         (Fault(body=b'{"data": [{"index": 0, "embedding": ["x"]}]}'), "not with embeddings"),
-        (Fault(400), r"refuses the request: check .* \(400, scripted\)"),
+        (Fault(400), r"rejects the request: check .* \(400, scripted\)"),
         (Fault(307, {"Location": "http://127.0.0.1:1/"}), "redirects elsewhere"),
     ],
 )
@@ -289,10 +289,10 @@ async def test_a_wrong_model_key_or_address_says_what_to_change() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"url": "ftp://host/v1"}, "url must be like"),
-        ({"url": "host/v1"}, "url must be like"),
+        ({"url": "ftp://host/v1"}, "url must have the form"),
+        ({"url": "host/v1"}, "url must have the form"),
         ({"url": f"https://me:{KEY}@host/v1"}, "url contains a user name"),
-        ({"url": f"https://host/v1?key={KEY}"}, "url must be like"),
+        ({"url": f"https://host/v1?key={KEY}"}, "url must have the form"),
         ({"key": f"{KEY}\n"}, "the key contains a space"),
         ({"batch": 0}, "batch must be 1 text or more"),
     ],

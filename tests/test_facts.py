@@ -312,11 +312,11 @@ async def test_the_owners_word_needs_no_message_and_is_not_noted_twice(memory: M
         ({"text": " "}, "empty"),
         ({"text": "x" * 1001}, "limit is 1000"),
         ({"text": "x\0y"}, "NUL"),
-        ({"text": "x\ud800"}, "half a character"),
+        ({"text": "x\ud800"}, "a lone surrogate"),
         ({"text": "x", "subject": "s" * 121}, "limit is 120"),
         ({"text": "x", "many": True}, "give both attribute and value"),
         ({"text": "x", "since": float("nan")}, "since"),
-        ({"text": "x", "messages": ["m"]}, "name the session"),
+        ({"text": "x", "messages": ["m"]}, "give the session as well"),
         ({"text": "x", "session": "trip"}, "give the messages"),
     ],
 )
@@ -634,7 +634,7 @@ async def test_a_replaced_fact_is_not_edited_and_an_unknown_one_not_found(memory
     facts = memory.facts(OWNER)
     old = await facts.remember("Lives in Oslo.", attribute="city")
     await facts.remember("Lives in Rome.", attribute="city")
-    with pytest.raises(InvalidInput, match="was replaced"):
+    with pytest.raises(InvalidInput, match="was superseded"):
         await facts.edit(old.key, text="Lives in Bergen.")
     for call in (facts.edit, facts.confirm):
         with pytest.raises(InvalidInput, match="there is no fact"):
@@ -923,9 +923,9 @@ async def test_a_plain_list_of_facts_is_remembered_once(memory: Memory, clock: M
         ("Sings.", "fact 2 has no text"),
         ({"fact": " "}, "text is empty"),
         ({"fact": "Sings.", "updated": "soon"}, "fact 2 has an invalid time 'soon'"),
-        ({"fact": "Sings.", "updated": 1_731_749_400_000_000}, "which is not a time"),
-        ({"fact": "Sings.", "updated": "0001-01-01"}, "which is not a time"),
-        ({"fact": "Sings.", "updated": True}, "which is not a time"),
+        ({"fact": "Sings.", "updated": 1_731_749_400_000_000}, "has an invalid time"),
+        ({"fact": "Sings.", "updated": "0001-01-01"}, "has an invalid time"),
+        ({"fact": "Sings.", "updated": True}, "has an invalid time"),
     ],
 )
 async def test_a_wrong_entry_of_a_list_is_named(memory: Memory, entry: JSON, message: str) -> None:

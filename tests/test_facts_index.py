@@ -53,7 +53,7 @@ def plain_known(
     shown = {fact.key for fact, _, _ in chosen}
     rest = [fact for fact in live if fact.key not in shown]
     related = [
-        (fact, score, f"a fact: {shared} of the question's words")
+        (fact, score, f"a fact that shares {shared} of the question's words")
         for fact, score, shared in plain_bearing(rest, query)[:BEARING]
     ]
     return [

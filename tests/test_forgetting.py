@@ -182,7 +182,7 @@ async def test_it_must_be_said_what_to_forget(memory: Memory) -> None:
     await shared_channel(memory)
     with pytest.raises(InvalidInput, match="specify what to forget"):
         await memory.forget()
-    with pytest.raises(InvalidInput, match="name the session"):
+    with pytest.raises(InvalidInput, match="give the session as well"):
         await memory.forget(message="it")
     with pytest.raises(InvalidInput, match="specify what to forget"):
         await memory.admin.forget()

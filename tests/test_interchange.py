@@ -393,7 +393,7 @@ async def test_an_import_broken_off_at_any_line_shows_nothing_and_goes_on() -> N
     lines = data.splitlines(keepends=True)
     for length in range(1, len(lines)):
         twin = RamStore()
-        with pytest.raises(InvalidInput, match="it is incomplete"):
+        with pytest.raises(InvalidInput, match="the export is incomplete"):
             await imported(twin, b"".join(lines[:length]))
         assert await twin.list_sessions() == []
         await imported(twin, data)

@@ -145,7 +145,7 @@ def test_a_client_is_connected_and_the_rest_of_its_file_stays(name: str, home: P
     assert servers["other"] == {"command": "x"}
     assert started(servers["keepthread"]) == [*RUN, "mcp", "--store", str(home / "work.db")]
     again = keepthread("mcp", "install", name, "--store", "work.db", "--write")
-    assert "already has this entry, and stays as it is" in again.stderr
+    assert "already has this entry, it is unchanged" in again.stderr
     gone = keepthread("mcp", "install", name, "--remove")
     assert "keepthread was removed from" in gone.stderr
     assert path.read_text() == before
@@ -298,7 +298,7 @@ def test_hooks_come_and_go_and_other_hooks_stay(name: str, home: Path) -> None:
     assert all(groups[-1] == events["UserPromptSubmit"][0] for groups in events.values())
     assert set(events) == set(HOOK_FILES[name].events)
     again = keepthread("mcp", "install", name, *options, "--write")
-    assert "and stays as it is" in again.stderr
+    assert "it is unchanged" in again.stderr
     keepthread("mcp", "install", name, "--hooks", "--write")  # with other options
     stop = json.loads(path.read_text())["hooks"]["Stop"]
     assert len(stop) == 2, "it takes the place of the earlier one"

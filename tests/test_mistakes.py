@@ -119,7 +119,7 @@ async def test_an_answer_that_is_dropped_is_logged(caplog: pytest.LogCaptureFixt
             assert caplog.messages == []
             assert (await turn.finish("Good morning")).content == "Hi"
     assert caplog.messages == [
-        "turn 1 of session 's' already has an answer; the new one is dropped"
+        "turn 1 of session 's' already has an answer; the new one is discarded"
     ]
 
 

@@ -361,7 +361,7 @@ async def test_without_any_disk_a_chat_goes_on_and_says_that_nothing_is_kept(pla
     persistence = place.persistence()
     await persistence.begin()
     assert not persistence.kept
-    assert "nowhere but in this program" in place.told[0]
+    assert "only in this process's memory" in place.told[0]
     model = ScriptedModel(["One.", "Two."])
     talk = Talk(persistence, model)
     await say(talk, "first")

@@ -472,7 +472,7 @@ async def test_summary_and_digests_change_only_when_the_window_steps(store: Stor
 
 def in_short(context: Context) -> frozenset[int]:
     """Return the positions of the answers that a window shows in short."""
-    lines = [c for c in context.why.shown if c.reason == "an older answer, in short"]
+    lines = [c for c in context.why.shown if c.reason == "an older answer, shown as a digest"]
     return frozenset(seq for line in lines for seq in range(line.first, line.last + 1))
 
 

@@ -160,7 +160,7 @@ def _later(
     wait = f"wait {math.ceil(after)} seconds" if after else "wait a little"
     if status == _BUSY:
         what, cure = (
-            f"the rate limit of {endpoint.host} is exceeded (429)",
+            f"{endpoint.host} reports that the rate limit is exceeded (429)",
             f"{wait}, or raise the limit there",
         )
         return Failure(ModelBusy, what, cure, provider_text, again, after)
