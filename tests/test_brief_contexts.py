@@ -322,7 +322,11 @@ async def test_system_messages_take_a_tenth_the_oldest_first_and_the_rest_is_exp
         assert [m.seq for m in shown] == list(range(1, len(shown) + 1))
         room = (4096 - 16) // 10
         assert room - shown[0].tokens < sum(m.tokens for m in shown) <= room
-        lacking = [c for c in context.why.left_out if "system messages have reached their share" in c.reason]
+        lacking = [
+            c
+            for c in context.why.left_out
+            if "system messages have reached their share" in c.reason
+        ]
         assert sum(c.messages for c in lacking) == 32 - len(shown)  # as many as are kept
 
 

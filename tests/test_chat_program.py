@@ -90,7 +90,9 @@ async def test_commands_show_what_a_chat_is_made_of(tmp_path: Path) -> None:
         assert abs(sum(float(share) for *_, share in parts) - 100) < 0.5
         assert re.search(r"^█+░+$", context, re.MULTILINE)
         why = chat.say("/why")
-        assert re.search(r"^window .* 1-2 +2  among the newest messages that fit$", why, re.MULTILINE)
+        assert re.search(
+            r"^window .* 1-2 +2  among the newest messages that fit$", why, re.MULTILINE
+        )
         assert re.search(r"^newest .* 3 +1  the newest user message", why, re.MULTILINE)
         assert re.search(r"kept 2 · chat · turn 1", chat.say("/why 2"))
 

@@ -333,10 +333,26 @@ def test_tenants_are_walls(folder: Path) -> None:
         (["prune", "--days", "0"], "InvalidInput", "2 of 2 sessions; say --yes"),
         (["prune"], "Usage", "Missing option '--days'"),
         (["compact"], "InvalidInput", "name the sessions to compact, or use --all"),
-        (["show", "a"], "SessionNotFound", "no session 'a' of default; ana has a session with this id: --owner ana"),
-        (["forget", "--session", "b", *ANA], "SessionNotFound", "of ana; bea has a session with this id: --owner bea"),
-        (["delete", "b"], "SessionNotFound", "of default; bea has a session with this id: --owner bea"),
-        (["search", "x", "--session", "b"], "SessionNotFound", "bea has a session with this id: --owner bea"),
+        (
+            ["show", "a"],
+            "SessionNotFound",
+            "no session 'a' of default; ana has a session with this id: --owner ana",
+        ),
+        (
+            ["forget", "--session", "b", *ANA],
+            "SessionNotFound",
+            "of ana; bea has a session with this id: --owner bea",
+        ),
+        (
+            ["delete", "b"],
+            "SessionNotFound",
+            "of default; bea has a session with this id: --owner bea",
+        ),
+        (
+            ["search", "x", "--session", "b"],
+            "SessionNotFound",
+            "bea has a session with this id: --owner bea",
+        ),
         (["compact", "aa", *ANA], "SessionNotFound", "there is no session 'aa'; there is a"),
         (["bogus"], "Usage", "No such command 'bogus'"),
         (["show"], "Usage", "Missing argument"),
@@ -367,7 +383,10 @@ def test_before_the_first_chat_it_says_where_the_store_will_be_and_what_makes_it
     result = keepthread("sessions")
     assert result.returncode == 2
     path = folder / "data/keepthread/memory.db"
-    assert f"there is no store at {path} yet: `keepthread chat` or `keepthread import` creates one" in result.stderr
+    assert (
+        f"there is no store at {path} yet: `keepthread chat` or `keepthread import` creates one"
+        in result.stderr
+    )
     keepthread("export", "-o", "out.jsonl", "--store", "sqlite:///chat.db")
     assert not path.parent.exists()
     keepthread("import", "out.jsonl")
@@ -680,7 +699,9 @@ def test_why_draws_the_budget_in_colour_and_says_so_without(folder: Path) -> Non
     assert {"\x1b[35m", "\x1b[33m", "\x1b[32m", "\x1b[36m"} <= set(re.findall(r"\x1b\[\d+m", bar))
     assert len(re.sub(r"[^█░]", "", bar)) == 76
     assert re.search(r"■\s*system\s\d+.*■\s*pins\s\d+.*■\s*window\s\d+.*unused\s\d+", plain(screen))
-    assert re.search(r"window +\d+ +\d+-\d+ +\d+ +among the newest messages that fit", plain(screen))
+    assert re.search(
+        r"window +\d+ +\d+-\d+ +\d+ +among the newest messages that fit", plain(screen)
+    )
     assert re.search(r"older than the window", plain(screen))
     piped = keepthread("why", "a", *ANA, "--budget", "900", "--strategy", "window").stdout
     assert re.search(r"^S+P+w+N+o+·+$", piped, re.MULTILINE)
@@ -817,7 +838,9 @@ def test_an_interrupted_command_leaves_no_half_file_and_no_traceback(folder: Pat
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate()
     assert process.returncode == 130
-    assert errors == ("error: stopped: no partial file is left; run the same command to start over\n")
+    assert errors == (
+        "error: stopped: no partial file is left; run the same command to start over\n"
+    )
     assert not list(folder.glob("out.jsonl*"))
 
 
@@ -874,7 +897,10 @@ def test_an_estimate_is_named_as_such(folder: Path, monkeypatch: pytest.MonkeyPa
     assert counter["found"] == "~o200k, an estimate"
     assert "pip install 'keepthread[tokens]'" in counter["advice"]
     assert "warning: token counts are estimates" in keepthread("why", "a", *ANA).stderr
-    assert "token counts are estimates" in json.loads(keepthread("recount", "--json").stderr)["warning"]
+    assert (
+        "token counts are estimates"
+        in json.loads(keepthread("recount", "--json").stderr)["warning"]
+    )
 
 
 # --- harmless text ---

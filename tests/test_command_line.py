@@ -378,7 +378,10 @@ def test_a_key_is_kept_by_the_keyring_and_used(
     plain = type("PlaintextKeyring", (), {"__module__": "keyrings.alt.file"})
     monkeypatch.setattr(sys.modules["keyring"], "get_keyring", plain)
     set_up(place / "typed", "secrets", "set", "MODEL_API_KEY", status=2)
-    assert "is a plaintext file (PlaintextKeyring), which is not safe for secrets" in capsys.readouterr().err
+    assert (
+        "is a plaintext file (PlaintextKeyring), which is not safe for secrets"
+        in capsys.readouterr().err
+    )
     assert SECRET not in keyring.values()
     wrong = keepthread("secrets", "set", SECRET)
     assert (wrong.returncode, SECRET in wrong.stderr) == (2, False)

@@ -125,7 +125,10 @@ def test_a_person_edits_a_file(folder: Path) -> None:
         (["import", "prose.md"], "the document has no facts: in Markdown, each fact is a line"),
         (["import", "half.json"], "half.json is neither Markdown nor valid JSON"),
         (["import", "number.json"], "fact 2 has no text"),
-        (["import", "time.json"], "fact 1 has an invalid time 'yesterday': write 2026-11-16T09:30:00Z, 2026-11-16"),
+        (
+            ["import", "time.json"],
+            "fact 1 has an invalid time 'yesterday': write 2026-11-16T09:30:00Z, 2026-11-16",
+        ),
         (["import", "other.json"], "this is not a document of facts"),
     ],
 )

@@ -336,7 +336,9 @@ async def test_a_server_that_is_not_there_is_unavailable(bench: Bench) -> None:
     model, server, paused = bench.connect(retries=1)
     server.__exit__()
     bench.lines[-1] = bench.connect()
-    with pytest.raises(ModelUnavailable, match=r"cannot be reached.*after 2 attempts: check that it"):
+    with pytest.raises(
+        ModelUnavailable, match=r"cannot be reached.*after 2 attempts: check that it"
+    ):
         await model.complete(ASKED)
     assert len(paused) == 1
     await model.close()

@@ -266,7 +266,10 @@ async def test_a_login_that_owns_nothing_is_enough(
 async def test_a_superuser_behind_a_pooler_is_refused(
     postgres: PostgresServer, store: PostgresStore, mode: Literal["session", "transaction"]
 ) -> None:
-    with pooled(postgres, mode) as url, pytest.raises(NotIsolated, match="a connection pooler in front of the server"):
+    with (
+        pooled(postgres, mode) as url,
+        pytest.raises(NotIsolated, match="a connection pooler in front of the server"),
+    ):
         await PostgresStore.open(url)
 
 

@@ -295,7 +295,10 @@ async def test_pieces_stand_in_the_order_of_time_and_fit(memory: Memory) -> None
         assert days == sorted(days)
     assert len(days) == 3
     small = await session.context("recall", budget=110, query="heron")
-    assert any("the recall section has reached its share of the budget" in choice.reason for choice in small.why.left_out)
+    assert any(
+        "the recall section has reached its share of the budget" in choice.reason
+        for choice in small.why.left_out
+    )
 
 
 async def test_a_long_message_is_recalled_by_its_piece(memory: Memory) -> None:
