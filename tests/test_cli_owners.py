@@ -85,7 +85,10 @@ def test_an_id_that_only_others_have_names_them_but_not_in_a_chat(
     )
     for command in ("show", "why", "export", "compact", "delete", "forget --session"):
         assert error(*command.split(), "only").endswith(expected)
-    several = "there is no session 'main' of carl; ana, bea, default have sessions with this id: --owner NAME"
+    several = (
+        "there is no session 'main' of carl;"
+        " ana, bea, default have sessions with this id: --owner NAME"
+    )
     assert several in error("show", "main", "--owner", "carl")
     assert "there is no session 'onyl'; there is only" in error("show", "onyl", "--owner", "bea")
     monkeypatch.setenv("OPENAI_API_KEY", "k")

@@ -298,7 +298,7 @@ def test_the_window_starts_at_the_first_block_behind_a_whole_number_of_steps() -
 
 @pytest.mark.parametrize("behind", [12, 20])
 async def test_a_step_that_leaves_nothing_to_show_is_not_taken(behind: int) -> None:
-    """The log ends with a late result that takes no room; its tool call is older than what is read."""
+    """The log ends with a late result that takes no room; its call is older than what is read."""
     log = [said("user", 4), called("a"), *[said("assistant", 4)] * 40, said("user", 4)]
     log += [*[said("assistant", 4)] * behind, answered("a", "w " * 90)]
     async with Memory.open("ram://", counter=WORDS) as memory:
