@@ -343,7 +343,7 @@ async def test_225_facts_belong_to_a_person_on_discord(tmp_path: Path) -> None:
         model = parrot()
         async with stage.bot(chatting(model)):
             told = await stage.server.told(stage.channel, stage.ana, "remember", fact="I like tea")
-            assert told.startswith("Noted.")
+            assert told.startswith("Stored.")
             for who, knows in ((stage.ana, True), (stage.bea, False)):
                 await stage.ask("what do I like?", who=who, place=other)
                 await stage.answers(1 if who is stage.ana else 2, other)

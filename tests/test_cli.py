@@ -336,17 +336,17 @@ def test_tenants_are_walls(folder: Path) -> None:
         (
             ["show", "a"],
             "SessionNotFound",
-            "no session 'a' of default; ana has a session with this id: --owner ana",
+            "default has no session 'a'; ana has a session with this id: --owner ana",
         ),
         (
             ["forget", "--session", "b", *ANA],
             "SessionNotFound",
-            "of ana; bea has a session with this id: --owner bea",
+            "ana has no session 'b'; bea has a session with this id: --owner bea",
         ),
         (
             ["delete", "b"],
             "SessionNotFound",
-            "of default; bea has a session with this id: --owner bea",
+            "default has no session 'b'; bea has a session with this id: --owner bea",
         ),
         (
             ["search", "x", "--session", "b"],

@@ -81,12 +81,12 @@ def test_an_id_that_only_others_have_names_them_but_not_in_a_chat(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     expected = (
-        "error: there is no session 'only' of default; bea has a session with this id: --owner bea"
+        "error: default has no session 'only'; bea has a session with this id: --owner bea"
     )
     for command in ("show", "why", "export", "compact", "delete", "forget --session"):
         assert error(*command.split(), "only").endswith(expected)
     several = (
-        "there is no session 'main' of carl;"
+        "carl has no session 'main';"
         " ana, bea, default have sessions with this id: --owner NAME"
     )
     assert several in error("show", "main", "--owner", "carl")

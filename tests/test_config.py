@@ -774,7 +774,7 @@ def test_init_asks_again_after_a_wrong_answer_and_says_why(folder: Path, offerin
     init.answer("Service [openai]: ", "bard\n")
     init.answer("'bard' is not a known service; choose one of openai, anthropic, ollama", "4\n")
     init.answer("Its URL [", "ftp://x\n")
-    init.answer("give a URL such as http://localhost:11434/v1", "https://a:b@c/v1\n")
+    init.answer("give an address such as http://localhost:11434/v1", "https://a:b@c/v1\n")
     init.answer("without a name or a password", f"{offering}/\n")
     init.answer("It offers newer, old, m\r\nModel [newer]: ", "mine: 'odd' 日本\n")
     init.answer("Keep conversations in [", "redis://h\n")

@@ -644,9 +644,9 @@ async def test_facts_follow_a_person_from_channel_to_channel_and_reach_nobody_el
     namesake = server.world.user("ana.z", "Ana")
     async with stage.bot(chatting(model)):
         noted = await server.told(stage.channel, stage.ana, "remember", fact="I am vegetarian")
-        assert noted.startswith("Noted.")
+        assert noted.startswith("Stored.")
         await stage.ask("/remember I live in Oslo", who=stage.bea, place=other)
-        assert (await stage.answers(1, other))[0].startswith("Noted.")
+        assert (await stage.answers(1, other))[0].startswith("Stored.")
         asked = [
             (stage.ana, stage.channel, "vegetarian", "Oslo"),
             (stage.ana, other, "vegetarian", "Oslo"),

@@ -316,7 +316,7 @@ async def test_the_owners_word_needs_no_message_and_is_not_noted_twice(memory: M
         ({"text": "x", "subject": "s" * 121}, "limit is 120"),
         ({"text": "x", "many": True}, "give both attribute and value"),
         ({"text": "x", "since": float("nan")}, "since"),
-        ({"text": "x", "messages": ["m"]}, "give the session as well"),
+        ({"text": "x", "messages": ["m"]}, "name the session that the messages are in"),
         ({"text": "x", "session": "trip"}, "give the messages"),
     ],
 )

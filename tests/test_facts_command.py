@@ -166,4 +166,4 @@ def test_on_the_screen_nothing_stored_is_raw_and_the_next_step_is_named(folder: 
     assert "quarantined · trip 3 · tool" in seen
     assert "1 in quarantine: `keepthread facts confirm KEY` releases it" in seen
     nobody = keepthread("facts").stderr
-    assert nobody == "Nothing is known of default; there is ana: --owner NAME\n"
+    assert nobody == "No facts about default; owners with facts: ana (--owner NAME)\n"

@@ -210,7 +210,7 @@ async def test_a_slow_call_ends_at_its_deadline_holds_nobody_up_and_is_cancelled
         await until(lambda: "dream began" in notes(journal))
         assert [await tools["wake"]() for _ in range(5)] == ["awake"] * 5
         assert not dream.done()
-        with pytest.raises(ToolUnavailable, match="dream of slow took over 2 seconds"):
+        with pytest.raises(ToolUnavailable, match="dream of slow took longer than 2 seconds"):
             await dream
         await until(lambda: "dream cancelled" in notes(journal))
 
@@ -421,7 +421,7 @@ async def test_a_server_that_breaks_the_protocol_costs_what_is_broken(tmp_path: 
         for name, kind, why in [
             ("shapeless", ToolError, "its response violates the protocol"),
             ("refused", ToolError, "not today not today"),
-            ("half", ToolUnavailable, "half of broken took over 1 seconds"),
+            ("half", ToolUnavailable, "half of broken took longer than 1 seconds"),
         ]:
             with pytest.raises(kind, match=why) as raised:
                 await tools[name]()

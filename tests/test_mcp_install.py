@@ -145,7 +145,7 @@ def test_a_client_is_connected_and_the_rest_of_its_file_stays(name: str, home: P
     assert servers["other"] == {"command": "x"}
     assert started(servers["keepthread"]) == [*RUN, "mcp", "--store", str(home / "work.db")]
     again = keepthread("mcp", "install", name, "--store", "work.db", "--write")
-    assert "already has this entry, it is unchanged" in again.stderr
+    assert "already has this entry; it is unchanged" in again.stderr
     gone = keepthread("mcp", "install", name, "--remove")
     assert "keepthread was removed from" in gone.stderr
     assert path.read_text() == before

@@ -311,7 +311,7 @@ async def test_a_conflict_is_set_aside_and_the_rest_goes_on(field: Field) -> Non
             ["other", "with it"],
             ["far"],
         ]
-        assert "a different body" in survey.set_aside[0].reason
+        assert "another body" in survey.set_aside[0].reason
         assert "77" in survey.set_aside[1].reason
         assert survey.messages == 0
         assert (await store.append(key, [user("direct")]))[0].state == "live"
@@ -817,7 +817,7 @@ async def test_the_command_shows_delivers_and_clears(
     assert aside["messages"][0]["content"] == f"{MARKER}\x1b[31m"
     _, shown, _ = await command("outbox", str(path))
     assert MARKER not in shown
-    assert "a different body" in shown
+    assert "another body" in shown
     code, _, told = await command("outbox", str(path), "--clear")
     assert (code, "--yes" in told) == (2, True)
     _, shown, _ = await command("outbox", str(path), "--clear", "--yes")

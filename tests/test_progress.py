@@ -188,7 +188,7 @@ def test_long_work_that_is_stopped_leaves_the_terminal_as_it_was(folder: Path) -
             "error: stopped: completed work is kept; run the same command to continue"
         ]
         assert terminal.raw.rindex(b"\x1b[?25h") > terminal.raw.rindex(b"\x1b[?25l")
-    assert "Read 0 messages" in piped(folder, "index").stderr  # what was done before is kept
+    assert "Indexed 0 messages" in piped(folder, "index").stderr  # what was done before is kept
 
 
 def test_the_library_tells_of_what_is_pruned_and_compacted_in_the_callers_thread(

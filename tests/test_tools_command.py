@@ -49,7 +49,7 @@ async def test_a_server_is_added_listed_and_tried(tmp_path: Path) -> None:
         tried = place.run("tools", "test", "sky", "--json")
         assert "weather" in json.loads(tried.stdout)["tools"], tried.stderr
         refused = place.run(*CALL)
-        assert b"weather may change something, and nobody can be asked" in refused.stderr
+        assert b"weather may have side effects, and there is no terminal to ask" in refused.stderr
         called = place.run(*CALL, "--yes")
         assert b"Tokyo" in called.stdout, called.stderr
         env = {name: value for name, value in place.env.items() if value is not None}

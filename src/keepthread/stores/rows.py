@@ -198,7 +198,7 @@ def as_stored(draft: PreparedMessage, row: Row) -> Message:
 def same_body(draft: PreparedMessage, known: Message) -> Message:
     """Return the stored message with a draft's id; raise `Conflict` if the bodies differ."""
     if known.state == "live" and known.digest != draft.body.digest:
-        raise Conflict(f"message id {show(draft.id)} is already stored with a different body")
+        raise Conflict(f"message id {show(draft.id)} is already stored with another body")
     return known
 
 
