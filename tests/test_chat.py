@@ -653,5 +653,5 @@ def test_a_locked_store_holds_up_nobody(place: Places) -> None:
         lock.execute("ROLLBACK")
         lock.close()
         asked = here.pipe("--session", "s", "-p", "third")
-        assert "messages of an earlier chat were brought home" in asked.stderr
+        assert "messages of an earlier chat were delivered" in asked.stderr
         assert "second" in server.requests[2].context

@@ -522,8 +522,8 @@ async def test_a_message_is_pinned_by_its_position_and_unpinned(tmp_path: Path) 
             return (await session.context("chat", budget=60)).why.sections.get("pins", 0)
 
         assert await pins()
-        assert "Let go of 1" in await it.do("/pin -1")
-        assert "Let go of 4" in await it.do("/pin -4")
+        assert "Unpinned 1" in await it.do("/pin -1")
+        assert "Unpinned 4" in await it.do("/pin -4")
         assert "was not pinned" in await it.do("/pin -4")
         assert not await pins()
 

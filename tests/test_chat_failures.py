@@ -178,7 +178,7 @@ async def test_what_could_not_be_brought_home_the_next_chat_brings(tmp_path: Pat
             chat.leave()
         here.store.write_bytes(whole)
         with here.chat("-c") as chat:
-            chat.sees("2 messages of an earlier chat were brought home")
+            chat.sees("2 messages of an earlier chat were delivered")
             assert "Heard while it is broken." in chat.say("/history")
             chat.leave()
         assert (await here.said("s"))[2:] == both("while it is broken")

@@ -128,7 +128,7 @@ async def test_commands_change_what_the_model_is_shown(tmp_path: Path) -> None:
             chat.say("first of all")
             context = server.requests[-1].context
             assert "Question 0: " in context
-            assert "Let go of 1, " in chat.say("/pin -1")
+            assert "Unpinned 1, " in chat.say("/pin -1")
             assert "Pinned 30, “Heard first of all.”" in chat.say("/pin")
 
             shown = chat.say("/rewind", offer="first of all")

@@ -401,7 +401,7 @@ def test_damage_is_found_named_and_told_by_the_exit_status(folder: Path) -> None
     db.close()
     result = keepthread("verify")
     assert result.returncode == 1
-    assert re.search(r"1 damaged .*\n.*\na +7 +the row is not what was written", result.stdout)
+    assert re.search(r"1 damaged .*\n.*\na +7 +the row is corrupted", result.stdout)
     assert ask("verify")[0]["damages"][0]["seq"] == 7
     assert "damaged" in keepthread("show", "a", *ANA).stdout
     exported = keepthread("export", "-o", "out.jsonl")

@@ -94,13 +94,13 @@ SLIPS = {
     ),
     "chat -p hi --model b": (
         {},
-        "to it.); --model NAME asks another model, and `keepthread config model` shows what is set",
+        "to it.); --model NAME asks another model, and `keepthread config model` shows the current settings",
     ),
     "chat -p there": (
         {"KEEPTHREAD_MODEL_BASE_URL": "http://localhost:1"},
-        "check that it is running, and check base_url; `keepthread config model` shows what is set",
+        "check that it is running, and check base_url; `keepthread config model` shows the current settings",
     ),
-    "chat -p again": ({"KEEPTHREAD_MODEL_BASE_ULR": ""}, "there is KEEPTHREAD_MODEL_BASE_URL"),
+    "chat -p again": ({"KEEPTHREAD_MODEL_BASE_ULR": ""}, "did you mean KEEPTHREAD_MODEL_BASE_URL?"),
     "chat -p hi -r 2026": ({}, "there is no session '2026'; `keepthread sessions` lists them"),
     "config memory.stratgy": ({}, "did you mean memory.strategy?"),
     "sessions": ({}, "yet: `keepthread chat` or `keepthread import` creates one"),

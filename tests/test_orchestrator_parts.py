@@ -395,7 +395,7 @@ async def found(**_: JSON) -> str:
         (call("fly\x00away"), "there is no such tool here; there are: look"),
         (call(arguments="{not json"), "the arguments are not a JSON object"),
         (call(arguments="[1]"), "the arguments are not a JSON object"),
-        (call(arguments='{"x": NaN}'), "a tool's arguments holds nan, which JSON does not have"),
+        (call(arguments='{"x": NaN}'), "a tool's arguments contains nan, which JSON cannot represent"),
         (call(arguments="[" * 20_000), "the arguments are not a JSON object"),
     ],
     ids=lambda value: "" if isinstance(value, str) else ascii(value.arguments)[:12],
@@ -644,15 +644,15 @@ async def test_a_step_that_fails_takes_only_those_along_that_need_it(session: Se
     assert answer.text == "Done."
     assert {each.subtask.id: each.failed or each.text for each in answer.results} == {
         "a": "a is away",
-        "b": "it needs a, which failed",
-        "c": "it needs b, which failed",
+        "b": "it depends on a, which failed",
+        "c": "it depends on b, which failed",
         "d": "Fine.",
     }
     log = [m.content for m in await session.messages() if m.role == "tool"]
     assert sorted(log) == [
         "(failed: ModelUnavailable: a is away)",
-        "(failed: NotRun: it needs a, which failed)",
-        "(failed: NotRun: it needs b, which failed)",
+        "(failed: NotRun: it depends on a, which failed)",
+        "(failed: NotRun: it depends on b, which failed)",
         "Fine.",
     ]
 

@@ -196,9 +196,9 @@ async def test_a_damaged_row_is_an_error_and_verify_names_it(tmp_path: Path) -> 
             with pytest.raises(Damaged, match="server's tables is damaged"):
                 await call
         assert [damage.what for damage in (await store.verify()).damages] == [
-            "the API key 'mine' is not what was written",
-            "an API key is not what was written",
-            "entry 1 of the audit log is not what was written",
+            "the API key 'mine' is corrupted",
+            "an API key is corrupted",
+            "entry 1 of the audit log is corrupted",
         ]
 
 
