@@ -120,7 +120,7 @@ async def test_it_says_who_it_is_and_after_a_restart_it_knows_what_was_said(
                     await server.say(channel, who, f"{world.me.mention} question {number}")
                 await server.until(lambda: len(server.posted(channel)) == 10)
             assert said == [
-                f"parrot answers; messages are stored in {tmp_path}/memory.db",
+                f"model: parrot; messages are stored in {tmp_path}/memory.db",
                 f"logged in as keepthread ({world.me.id})",
                 f"answers in Harbour ({guild})",
                 f"is silent in Elsewhere ({other}): to allow it, add {other} to discord.guilds",

@@ -94,11 +94,17 @@ SLIPS = {
     ),
     "chat -p hi --model b": (
         {},
-        "to it.); --model NAME asks another model, and `keepthread config model` shows the current settings",
+        (
+            "to it.); --model NAME asks another model,"
+            " and `keepthread config model` shows the current settings"
+        ),
     ),
     "chat -p there": (
         {"KEEPTHREAD_MODEL_BASE_URL": "http://localhost:1"},
-        "check that it is running, and check base_url; `keepthread config model` shows the current settings",
+        (
+            "check that it is running, and check base_url;"
+            " `keepthread config model` shows the current settings"
+        ),
     ),
     "chat -p again": ({"KEEPTHREAD_MODEL_BASE_ULR": ""}, "did you mean KEEPTHREAD_MODEL_BASE_URL?"),
     "chat -p hi -r 2026": ({}, "there is no session '2026'; `keepthread sessions` lists them"),

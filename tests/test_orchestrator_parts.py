@@ -395,7 +395,10 @@ async def found(**_: JSON) -> str:
         (call("fly\x00away"), "there is no such tool here; there are: look"),
         (call(arguments="{not json"), "the arguments are not a JSON object"),
         (call(arguments="[1]"), "the arguments are not a JSON object"),
-        (call(arguments='{"x": NaN}'), "a tool's arguments contains nan, which JSON cannot represent"),
+        (
+            call(arguments='{"x": NaN}'),
+            "a tool's arguments contains nan, which JSON cannot represent",
+        ),
         (call(arguments="[" * 20_000), "the arguments are not a JSON object"),
     ],
     ids=lambda value: "" if isinstance(value, str) else ascii(value.arguments)[:12],

@@ -391,7 +391,10 @@ def test_the_command_says_what_to_do_instead(
         (["export", "--format", "markdown"], "name one of them, or give --to FOLDER"),
         (["export", "--format", "pdf"], "--format must be jsonl or markdown"),
         (["export", "--to", "out", "-o", "x"], "leave out -o"),
-        (["export", "his", "--format", "markdown", "--owner", "ana"], "ana has no session 'his'; bob has"),
+        (
+            ["export", "his", "--format", "markdown", "--owner", "ana"],
+            "ana has no session 'his'; bob has",
+        ),
         (["import", "."], "--session SESSION"),
         (["import", "no.json", "--session", "x"], "a folder of transcripts; to import one file"),
         (["import", "no.json", "--format", "pdf"], "jsonl, markdown, chatgpt, claude"),
