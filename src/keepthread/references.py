@@ -16,7 +16,7 @@ How: TypeAlias = Literal[
     "recalled",
     "other",
 ]
-"""The origin of a message in a prompt.
+"""How a message of a prompt was made.
 
 `whole`: a message of the log. `alone`: a pinned or important one, quoted if it must be. `cut`: one
 that was too large. `short`: the stored digest of a long answer. `lines`: a tool call and its

@@ -57,7 +57,7 @@ by a little would change the beginning of the prompt each time."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """Shows the system prompt, pins, notes, remembered results, and the newest that fit.
+    """Shows the system prompt, pins, notes, cached results, and the newest messages that fit.
 
     `step` is how many tokens the start moves at once: None chooses by the budget and slides in
     small ones, 0 always slides.
@@ -111,7 +111,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summarized(Window):
-    """A window after a running summary of earlier messages; older answers are shown in short.
+    """A window after a running summary of earlier messages; older answers are shown as digests.
 
     `verbatim_messages` is how many of the newest messages are shown word for word, as far as they
     fit: the window slides where a step would leave fewer. None shows what the last step left, and
@@ -444,7 +444,7 @@ class WindowPlan:
         }
 
     def _explain_older(self, past: History, summary_section: SummarySection) -> None:
-        """Record messages before the window: covered by the summary, shown in short, or neither."""
+        """Record messages before the window: in the summary, one line per turn, or neither."""
         last, count, tokens = self.layout.older()
         if count <= 0:
             return

@@ -132,7 +132,7 @@ def read_markdown(data: bytes) -> Transcript:
             if first.startswith(TRANSCRIPT)
             else "its marker is missing"
         )
-        raise WrongFormat(f"this transcript is invalid: {why}")
+        raise WrongFormat(f"this transcript cannot be read: {why}")
     lines = rest.removesuffix("\n").split("\n")
     starts = [n for n, line in enumerate(lines) if re.fullmatch(_HEADING, line)]
     about = _about(lines[: starts[0] if starts else len(lines)])

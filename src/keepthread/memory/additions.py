@@ -225,10 +225,8 @@ async def _put(
         await conversation.store.put(
             scope, ADDITION, key, value, made_of=sorted(spans), version=0, epochs=epochs
         )
-    except (
-        Stale,
-        SessionGone,
-    ):  # a message was erased, or another process stored one for this turn
+    except (Stale, SessionGone):
+        # A message was erased, or another process stored an addition for this turn.
         return await _read_again(conversation, key)
     why = _why(parts, budget, composed.account, composed.facts)
     conversation.choice_log.note_addition(conversation.key, why)

@@ -1,8 +1,7 @@
 """Aligning a log with the history that a client sends again with every request.
 
-Many clients do not know about the memory: each request repeats the conversation as they see
-it. The log
-has most of it already. New messages are appended, and those that the client no longer has are
+Many clients do not know about the memory: each request repeats the conversation as they see it. The
+log has most of it already. New messages are appended, and those that the client no longer has are
 hidden, as by `rewind`: an edited question, an answer that is generated again. Nothing is deleted.
 """
 

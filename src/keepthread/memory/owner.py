@@ -194,9 +194,8 @@ class OwnerMemory:
         """Return this owner's changes after a cursor, without texts.
 
         Every change is delivered at least once, and those of one session in order. `next` is the
-        cursor to
-        continue with, also of an empty page; without `after` it begins with the oldest change that
-        is kept, and `limit=0` returns the current cursor. `wait` is how many seconds to
+        cursor to continue with, also of an empty page; without `after` it begins with the oldest
+        change that is kept, and `limit=0` returns the current cursor. `wait` is how many seconds to
         wait for a change if there is none. Changes are kept for seven days; a cursor after which
         some were deleted raises `CursorExpired`.
         """
@@ -252,8 +251,8 @@ class OwnerMemory:
         `everything` erases all sessions of the owner, and the owner's facts. `answers` also erases
         answers known to have been written from the messages. `dry_run` only reports what would be
         erased. An `id` makes retries safe: a completed erasure with that id returns its receipt,
-        and an interrupted one is completed. `progress` counts the
-        messages read to find matches, then from zero the messages erased.
+        and an interrupted one is completed. `progress` counts the messages read to find matches,
+        then from zero the messages erased.
         """
         given = (session, message, author, source, since, until)
         if everything == any(value is not None for value in given):

@@ -40,7 +40,7 @@ _FINAL: Final = {
     413: (ModelRefused, "{host} says the request is too large", "send less: use a smaller budget"),
 }
 """HTTP statuses for which a retry is pointless: the error, its meaning, and what to do."""
-_ELSEWHERE: Final = (ModelRefused, "{host} redirects elsewhere", "use that URL as base_url")
+_ELSEWHERE: Final = (ModelRefused, "{host} redirects elsewhere", "set base_url to its target")
 _REJECTS: Final = "rejects the request"
 _REFUSED: Final = (ModelRefused, f"{{host}} {_REJECTS}", "change the request")
 _STATUS: Final = {
@@ -160,7 +160,7 @@ def _later(
     wait = f"wait {math.ceil(after)} seconds" if after else "wait a little"
     if status == _BUSY:
         what, cure = (
-            f"{endpoint.host} reports that the rate limit is exceeded (429)",
+            f"{endpoint.host} is rate-limiting requests (429)",
             f"{wait}, or raise the limit there",
         )
         return Failure(ModelBusy, what, cure, provider_text, again, after)
@@ -186,7 +186,9 @@ def _unreachable(error: BaseException, endpoint: Endpoint) -> Failure:
 
 def _unread(endpoint: Endpoint) -> Failure:
     what = f"{endpoint.host} sent something that is not a valid answer"
-    return Failure(ModelUnavailable, what, "check that base_url is a server with this API")
+    return Failure(
+        ModelUnavailable, what, "check that base_url is the URL of a server with this API"
+    )
 
 
 def _status_in(body: Any) -> int:

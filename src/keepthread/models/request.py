@@ -109,9 +109,7 @@ def address_of(
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
-        raise InvalidInput(
-            f"{argument} must have the form https://HOST/v1, without a query or fragment"
-        )
+        raise InvalidInput(f"{argument} must have the form https://HOST/v1, without a query")
     if parts.username is not None:
         raise InvalidInput(f"{argument} contains a user name; pass secrets as key")
     path = parts.path.rstrip("/")

@@ -16,6 +16,8 @@ from keepthread.recall.query import Query
 from keepthread.recall.weights import DEFAULT, ConversationKind, Profile, Weights
 from keepthread.types import Embedding, Found, Part
 
+SIMILAR: Final = "similar meaning"
+"""A reason: the vectors of the message and the question are close."""
 _STRONG: Final = 0.75
 """From this value on, a feature is mentioned as a reason."""
 _WORDS: Final = 6
@@ -50,7 +52,7 @@ class Reasons:
         if self._when and self._when[number]:
             reasons.append("mentions a time")
         if self._meaning and self._meaning[number] >= _STRONG:
-            reasons.append("similar meaning")
+            reasons.append(SIMILAR)
         return "; ".join(reasons) or "next to a matching message"
 
     def _words(self, place: int) -> Iterator[str]:

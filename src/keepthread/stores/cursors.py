@@ -36,7 +36,7 @@ def decode_cursor(of: Sequence[JSON], cursor: str) -> list[Any]:
             check = None
     if check != _digest(of) or position is None:
         raise InvalidInput(
-            "this cursor belongs to another list; use `next` from a page with the same owner and "
+            "this is not a cursor of this list; use `next` from a page with the same owner and "
             "filters"
         )
     return position
@@ -73,7 +73,7 @@ def check_position(position: Sequence[object], like: Sequence[type]) -> None:
 
 def unreadable_cursor() -> InvalidInput:
     """Return the error for a cursor whose position no page returned."""
-    return InvalidInput("this cursor is invalid; use `next` from a page unchanged")
+    return InvalidInput("this cursor is invalid; use `next` from a page, unchanged")
 
 
 def _digest(of: Sequence[JSON]) -> str:

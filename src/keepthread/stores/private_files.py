@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
-    from pathlib import (
-        Path,
-    )  # slow to import, and every program that opens a store imports this module
+
+    # It is slow to import, and every program that opens a store imports this module.
+    from pathlib import Path
 
 # Windows has no O_NOFOLLOW; there, O_EXCL refuses links as well.
 _NEW: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)

@@ -112,7 +112,7 @@ class RamLog:
 
     def damages(self) -> list[Damage]:
         """Return the rows that are not what was written."""
-        what = "the row is not what was written"
+        what = "the row is corrupted"
         seqs = range(1, self.head.seq + 1)
         damaged = [seq for seq in seqs if self.message(seq).state == "damaged"]
         return [Damage(what=what, session=self.info.id, seq=seq) for seq in damaged]

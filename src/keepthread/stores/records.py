@@ -219,7 +219,7 @@ def refuses_messages(details: bytes) -> bool:
 
 def forgotten_session() -> SessionGone:
     """Return the error for a new message of a session that was forgotten as a whole."""
-    return SessionGone("the session was forgotten; get it by its id to start again")
+    return SessionGone("the session was forgotten; get it by its id to begin again")
 
 
 def _optional(value: object, what: str) -> str | None:
@@ -397,7 +397,7 @@ def role_bits(only: MessageFilter) -> int:
 def check_readable(*, readable: bool) -> None:
     """Raise `Stale` for a delegate or a session that is not ready: they are not indexed."""
     if not readable:
-        raise Stale("the session is a delegate or not ready, so it is not indexed")
+        raise Stale("the session is a delegate, or not ready: no view reads it")
 
 
 def check_places(read: Unread, until: int, places: Iterable[int]) -> None:

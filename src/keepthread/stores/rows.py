@@ -129,7 +129,7 @@ def check_turn(turn: int | None, head: Head) -> None:
 def check_total(total: int) -> None:
     """Raise `InvalidInput` for a token total beyond the limit of a log."""
     if total > MAX_COUNT:
-        raise InvalidInput(f"the log would have {total} tokens; the limit is {MAX_COUNT}")
+        raise InvalidInput(f"the log would count {total} tokens; it can count {MAX_COUNT} at most")
 
 
 def next_row(place: int, head: Head, draft: PreparedMessage, turn: int | None) -> Row:

@@ -34,9 +34,8 @@ def check_format(
     """
     if found > known:
         raise WrongFormat(
-            f"{what} has format {found}, which was written by a newer "
-            "keepthread; this one reads format"
-            f" {known}. Install a newer keepthread"
+            f"{what} has format {found}, which a newer keepthread wrote; this"
+            f" keepthread reads format {known}. Install a newer keepthread"
         )
     if found < known:
         reader = readers[found - known] if known - found <= len(readers) else _LAST_MIGRATION

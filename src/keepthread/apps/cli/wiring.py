@@ -167,7 +167,7 @@ def embedder_of(settings: EmbedderSettings, environ: Mapping[str, str]) -> Embed
         return None
     if settings.name is None:
         raise InvalidInput(
-            "embedder.url is set but embedder.name is not: set it to the model's name"
+            "embedder.url is set but embedder.name is not: set embedder.name to the model's name"
         )
     key = secret_of(settings.key_env, environ) if settings.key_env else None
     if settings.key_env and key is None:

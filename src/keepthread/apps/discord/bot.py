@@ -48,9 +48,8 @@ _ABOUT: Final = {
 
 _log: Final = logging.getLogger("keepthread.discord")
 
-discord.VoiceClient.warn_nacl = discord.VoiceClient.warn_dave = (
-    False  # bots cannot receive messages here
-)
+# The bot does not use voice, so missing voice libraries need no warning.
+discord.VoiceClient.warn_nacl = discord.VoiceClient.warn_dave = False
 
 
 class Pace(NamedTuple):

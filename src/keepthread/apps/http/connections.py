@@ -33,9 +33,8 @@ class BoundedProtocol(H11Protocol):
         waiting = _waiting_of(self.server_state)
         if len(self.connections) > self.max_connections:
             oldest = next(iter(waiting), self)
-            waiting.pop(
-                oldest, None
-            )  # it closes later, and other connections may arrive until then
+            # It closes later, and other connections may arrive until then.
+            waiting.pop(oldest, None)
             oldest.transport.abort()
         self._wait()
 

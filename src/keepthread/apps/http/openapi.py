@@ -40,10 +40,9 @@ _OWN: Final = (
 DESCRIPTION: Final = """\
 Durable conversation memory for LLM applications.
 
-Every request needs a key: `Authorization: Bearer kt_…`. The key determines the owner of the
-memory. A key of a
-program that serves many people names the owner in the header `Keepthread-Owner`. Data of another
-owner is reported exactly like data that does not exist.
+Every request needs a key: `Authorization: Bearer kt_…`. The key determines the owner of the memory.
+A key of a program that serves many people names the owner in the header `Keepthread-Owner`. Data of
+another owner is reported exactly like data that does not exist.
 
 Errors are `application/problem+json` (RFC 9457); `type` is a stable code. Send an `Idempotency-Key`
 with a POST to repeat it safely.

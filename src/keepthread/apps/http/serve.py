@@ -72,10 +72,10 @@ async def check(work: Work, bind: Bind) -> list[str]:
         if not is_loopback(bind.host):
             raise InvalidInput(
                 f"{bind.host} can be reached from other machines, and no API key exists yet: "
-                "create one with `keepthread keys create`, or set an identity provider "
+                "create one with `keepthread keys create NAME`, or set an identity provider "
                 "(server.issuer)"
             )
-        notes.append("there is no valid API key yet: `keepthread keys create` creates one")
+        notes.append("there is no valid API key yet: `keepthread keys create NAME` creates one")
     if not is_loopback(bind.host) and not work.tls_cert:
         notes.append(
             "without TLS, keys and messages can be read in transit: use --tls-cert and --tls-key, "

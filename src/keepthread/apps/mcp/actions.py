@@ -42,6 +42,7 @@ from keepthread.memory.facts.types import Fact
 from keepthread.memory.owner import OwnerMemory
 from keepthread.memory.search.search import Hit
 from keepthread.memory.session import Session
+from keepthread.recall.rank import SIMILAR
 from keepthread.recall.words import words_of
 from keepthread.types import Hidden, Message, SessionInfo
 
@@ -68,7 +69,6 @@ _CONSIDERED: Final = 100
 """Search results among which a hook selects those of its project."""
 _SHARED: Final = 3
 """Words that a message shares with a prompt that it is recalled for; of a short prompt, a third."""
-_SAME_MEANING: Final = "means much the same"
 
 
 class ToolAnswer(NamedTuple):
@@ -260,7 +260,7 @@ def _is_hidden(message: Message, hidden: Sequence[Hidden] | None) -> bool:
 def _bears_on(hit: Hit, words: frozenset[str]) -> bool:
     """Return whether a message shares enough words with a prompt, or has a similar meaning."""
     shared = len(words.intersection(words_of(hit.message.content)))
-    return shared >= min(_SHARED, max(1, len(words) / _SHARED)) or _SAME_MEANING in hit.reason
+    return shared >= min(_SHARED, max(1, len(words) / _SHARED)) or SIMILAR in hit.reason
 
 
 def _reason(error: KeepthreadError) -> str:

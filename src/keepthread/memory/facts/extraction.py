@@ -2,11 +2,10 @@
 
 It reads after a watermark, a batch of whole turns at a time, one process per session. People's
 messages, and answers based only on them, are read separately from texts of tools, the web and
-imports, so that such texts cannot be attributed to a
-person. A fact has the trust of its message only
-if the message states it word for word; any other has the lowest trust of everything that was read
-with it, and waits to be confirmed. A crash costs the current batch, and reading a batch twice notes
-no fact twice.
+imports, so that such texts cannot be attributed to a person. A fact has the trust of its message
+only if the message states it word for word; any other has the lowest trust of everything that was
+read with it, and waits to be confirmed. A crash costs the current batch, and reading a batch twice
+notes no fact twice.
 """
 
 from collections.abc import Callable, Sequence

@@ -150,8 +150,7 @@ class Facts:
         """Return current and waiting facts, oldest first; with `all`, every fact.
 
         `at` is a time in seconds since 1970: return the facts valid then, as known today. With a
-        `limit` the page's `next` is the `cursor` of the
-        next one, or None.
+        `limit` the page's `next` is the `cursor` of the next one, or None.
         """
         time = seconds_of(at, "at")
         of = ("facts", self.owner, all, time)
@@ -254,8 +253,7 @@ class Facts:
         """Forget a fact with all its sources; return their number, or 0 if there is no such fact.
 
         The fact it had replaced becomes current again. The messages stay; see `Memory.forget` to
-        erase
-        them.
+        erase them.
         """
         index = await self._repository.index()
         mine = index.stored(key)

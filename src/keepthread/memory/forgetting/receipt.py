@@ -136,7 +136,7 @@ class Receipt:
             return [f"{count} based on it, also erased: {where}{more}"]
         return [
             f"{count} based on it, kept: {where}{more}",
-            "  to erase them as well, use the option answers",
+            "  to erase them as well, use --answers (answers=True)",
         ]
 
     def _search(self) -> list[str]:

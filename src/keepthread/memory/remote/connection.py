@@ -124,9 +124,8 @@ class ServerConnection:
                 await asyncio.sleep(pause)
                 continue
             if response.status_code == _ACCEPTED:
-                end = (
-                    time.monotonic() + self._wait
-                )  # the server is working on it, so it is available
+                # The server is working on it, so it is available.
+                end = time.monotonic() + self._wait
                 await asyncio.sleep(max(pause, _retry_after(response)))
                 continue
             if response.is_success:

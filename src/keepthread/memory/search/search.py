@@ -279,7 +279,7 @@ class Searching:
         """
         finder = await self.store.finder()
         if finder is None:
-            return Relevant(notes=("this store keeps no index of words",))
+            return Relevant(notes=("this store has no word index",))
         scope = None if everywhere else session
         notes: list[str] = []
 

@@ -96,7 +96,8 @@ class EndpointEmbedder:
             if isinstance(answer, bytes):
                 return self._read(answer, len(texts))
             if tried == _TRIES or answer.after > _LONGEST_PAUSE:
-                raise Unavailable(f"{self._host} {answer.what}, after {tried} attempts: try later")
+                times = f", after {tried} attempts" if tried > 1 else ""
+                raise Unavailable(f"{self._host} {answer.what}{times}: try later")
             drawn = pause * random.uniform(0.5, 1)  # noqa: S311 - spreads the retries of many clients
             await self._sleep(max(drawn, answer.after))
             pause *= 2
@@ -119,7 +120,7 @@ class EndpointEmbedder:
         except URLError as error:
             return _Failure(f"cannot be reached ({error.reason})")
         except (HTTPException, OSError) as error:  # a timeout is among them
-            return _Failure(f"broke off ({type(error).__name__})")
+            return _Failure(f"closed the connection or timed out ({type(error).__name__})")
 
     def _refused(self, status: int, body: bytes) -> Unavailable:
         # The server's error text may repeat the key or a text; its error codes cannot.
@@ -130,7 +131,7 @@ class EndpointEmbedder:
             case 404:
                 cure = "has no such model, or no embeddings there: check url and model"
             case _ if status < 400:
-                cure = "redirects elsewhere: use the target as url"
+                cure = "redirects elsewhere: set url to its target"
             case _:
                 cure = "rejects the request: check model and dimensions, or use a smaller batch"
         return Unavailable(f"{self._host} {cure} ({named})")

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from mcp import Client, types
 
 _PATIENCE: Final = 10.0
-_CLOSING: Final = 10.0  # seconds for a server to end, and as many again once it is cancelled
 """Maximum seconds for a server to answer a test request after a call timed out."""
+_CLOSING: Final = 10.0  # seconds for a server to end, and as many again once it is cancelled
 
 
 class Connection:

@@ -51,7 +51,7 @@ class Server:
     def __post_init__(self) -> None:
         check_id(self.name, "a server's name")
         if (self.command is None) == (self.url is None):
-            raise InvalidInput(f"the server {self.name} needs a command or a url, and not both")
+            raise InvalidInput(f"the server {self.name} needs either a command or a url")
         if not all(re.fullmatch("[ -~]*", value) for value in self.headers.values()):
             raise InvalidInput(f"a header of the server {self.name} is more than a line of ASCII")
         if self.timeout <= 0:

@@ -28,7 +28,7 @@ class PgServer:
             given: dict[str, Any] = dict(conninfo_to_dict(url))
         except psycopg.ProgrammingError:  # the error text may contain a part of the password
             raise InvalidInput(
-                "this is not a valid PostgreSQL URL; percent-encode special characters"
+                "this is not a valid PostgreSQL URL; percent-encode the special characters in it"
             ) from None
         self.several = "," in str(given.get("host", ""))
         if self.several:
@@ -160,10 +160,10 @@ async def _check_isolation(db: PgConnection) -> None:
     # login instead of the role that we took on this one.
     if not login_is_held and process != db.info.backend_pid:
         raise NotIsolated(
-            f"there is a connection pooler in front of the server, "
-            f"and {db.info.user!r} is a superuser or has"
-            " BYPASSRLS: row-level security would be lost when the pooler changes the server"
-            " connection. Connect as a role that is neither, or without the pooler"
+            "there is a connection pooler in front of the server, and"
+            f" {db.info.user!r} is a superuser or has BYPASSRLS: row-level security"
+            " would be lost when the pooler changes the server connection. Connect"
+            " as a role that is neither, or without the pooler"
         )
 
 

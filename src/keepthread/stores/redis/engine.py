@@ -53,7 +53,7 @@ def make_client(url: str, *, connect: float, answer: float, connections: int) ->
     parts = urlsplit(url)
     if parts.scheme not in _SCHEMES or not parts.hostname:
         known = ", ".join(f"{scheme}://HOST:PORT" for scheme in _SCHEMES)
-        raise InvalidInput(f"a Redis URL must be one of {known}")
+        raise InvalidInput(f"a Redis URL must have one of the forms {known}")
     options: dict[str, Any] = {
         "socket_connect_timeout": connect,
         "socket_timeout": answer,

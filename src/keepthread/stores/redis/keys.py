@@ -151,7 +151,7 @@ def session_place(tenant: str, key: SessionKey) -> Place:
     """Return the keys of a session, or raise `SessionGone`."""
     number, dash, tag = key.partition("-") if type(key) is str else ("", "", "")
     if not dash or not _is_number(number) or len(tag) != _TAG or not tag.isalnum():
-        raise SessionGone("that is not a session key of this store")
+        raise SessionGone("this is not a session key of this store")
     return _place(key, number, session_tag(tenant, tag), tenant, key)
 
 

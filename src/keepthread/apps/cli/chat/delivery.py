@@ -108,7 +108,7 @@ async def _brought_home(
         raise
     if done.messages:
         words = ("message of an earlier chat was", "messages of an earlier chat were")
-        notify(f"{counted(done.messages, *words)} brought home")
+        notify(f"{counted(done.messages, *words)} delivered")
     if done.failed:
         offline_file.leave()
         notify(f"{path} cannot be delivered: {done.failed}; the earlier chat in it is kept there")

@@ -21,6 +21,7 @@ from keepthread.types import Message, SessionInfo
 
 AWAY: Final = (Unavailable, Damaged, WrongFormat, StoreClosed, OSError)
 """Errors that say that a store cannot be used now, and nothing about the request."""
+IN_PROCESS: Final = "only in this process's memory"
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 30.0
 _LAST_TRY: Final = 2.0
@@ -170,9 +171,7 @@ class Persistence:
         in_file = None if self._offline_file else await self._in_file()
         self.kept = in_file is not None
         self._use(in_file or await self._opened("ram://"))
-        where = (
-            "in a file until it is available again" if self.kept else "nowhere but in this program"
-        )
+        where = "in a file until it is available again" if self.kept else IN_PROCESS
         self.notify(f"the memory is unavailable: {self.away}; new messages are kept {where}")
         if self._watching is None or self._watching.done():
             self._watching = asyncio.create_task(self._watch())
@@ -228,7 +227,7 @@ class Persistence:
             self._use(store)
             self._offline_file, self.away, self.kept = None, "", True
         self.notify(
-            f"the memory is available again: "
+            "the memory is available again: "
             f"{counted(done.messages, 'message was', 'messages were')} delivered"
         )
         return done.messages

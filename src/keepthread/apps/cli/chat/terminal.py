@@ -296,7 +296,7 @@ class Terminal:
         elif answered.truncated:
             stopped = self._signals.presses or self._signals.status
             show(
-                f"cut short: "
+                "cut short: "
                 f"{'stopped' if stopped else 'a limit was reached, or the provider ended it'}",
                 _DIM,
             )

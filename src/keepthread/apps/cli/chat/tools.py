@@ -99,12 +99,12 @@ class ChatTools:
             return ()
         starting = self.display if not self.servers.started else None
         if starting:
-            await starting.working(["tools are being started"])
+            await starting.working(["starting tools"])
         self.servers.gate.begin(self._talk.last)
         try:
             return await self.servers.ready()
         except KeepthreadError as error:
-            self._talk.persistence.notify(f"no tools of mcp.json can be used: {error}")
+            self._talk.persistence.notify(f"the tools of mcp.json cannot be used: {error}")
             self.servers = None
             return ()
         finally:

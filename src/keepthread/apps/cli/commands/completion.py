@@ -36,7 +36,7 @@ def completion(
         typer.Argument(metavar="SHELL", help="bash, zsh or fish (default: from $SHELL)."),
     ] = None,
 ) -> None:
-    """Print a script that completes commands and options in your shell.
+    """Print a shell completion script.
 
     bash: `eval "$(keepthread completion bash)"` in ~/.bashrc; zsh: the same with zsh in ~/.zshrc,
     after compinit; fish: write it to ~/.config/fish/completions/keepthread.fish.

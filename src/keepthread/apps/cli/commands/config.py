@@ -295,7 +295,7 @@ def _change(call: Call, file: Path, values: Mapping[str, JSON], decided: set[str
     for line in unified_diff(before, text.splitlines(), lineterm="", n=0):
         if not line.startswith(("---", "+++", "@@")):
             call.say(f"  {line}")
-    call.say(f"The previous version is {short(copy)}")
+    call.say(f"The previous version was saved as {short(copy)}")
 
 
 def _new(

@@ -31,7 +31,7 @@ async def copy(
         ),
     ] = False,
 ) -> int:
-    """Copy everything of a tenant into another store, and compare both.
+    """Copy a tenant's data into another store, and compare both.
 
     The target is created if it does not exist. An interrupted copy resumes when it is run again.
     Exits with 1 if anything differs in the end.

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from keepthread.apps.discord.bot import DiscordBot
     from keepthread.models.base import RemoteModel
 
-_BROKEN_OFF: Final = "\n-# (the answer broke off)"
+_BROKEN_OFF: Final = "\n-# (the answer was cut off)"
 
 
 def chatting(

@@ -113,7 +113,7 @@ def _about_name(settings: ModelSettings, listing: ModelList) -> Finding:
     name = settings.name
     if name is None:
         advice = "run `keepthread init`, or `keepthread config set model.name NAME`"
-        return Finding(what="model", found="none is set", advice=advice)
+        return Finding(what="model", found="no model is set", advice=advice)
     if listing.names and not offers(listing.names, name):
         near = get_close_matches(name, listing.names, 1)
         hint = f"did you mean {near[0]}? " if near else ""
@@ -157,7 +157,10 @@ def about_file(facts: FileFacts) -> Sequence[Finding]:
     """Look at where the file is and how large."""
     protected = "" if facts.writable else "it is read-only; to write, change its permissions"
     long = facts.wal_size > _LONG_LOG
-    advice = "a program reads for very long or was killed; close it, the next write truncates it"
+    advice = (
+        "a program has been reading for very long or was killed; close it, and the next write"
+        " truncates the log"
+    )
     return (
         Finding(what="file", found=f"{facts.path}, format {facts.format}", advice=protected),
         Finding(
@@ -235,7 +238,9 @@ def models(call: Call) -> None:
     settings = call.config.settings.model
     found = list_models(settings, key_of(settings, os.environ))
     if found.problem:
-        raise ModelUnavailable(f"{found.problem}; `keepthread config model` shows what is set")
+        raise ModelUnavailable(
+            f"{found.problem}; `keepthread config model` shows the current settings"
+        )
     chosen = settings.name
     if call.json:
         call.write({"service": address_of(settings), "models": [*found.names], "set": chosen})

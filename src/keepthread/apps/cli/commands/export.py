@@ -60,10 +60,10 @@ async def export(
         ),
     ] = None,
 ) -> int:
-    """Write sessions as JSON lines, lossless, or as Markdown that people can read.
+    """Export sessions as lossless JSON Lines or as readable Markdown.
 
-    It goes to stdout unless a file or folder is named. Damage is written as damage and named; the
-    exit status is then 1.
+    The export is written to stdout unless a file or folder is given. Damaged messages are marked
+    as such in it and reported; the exit status is then 1.
     """
     if form not in (None, JSONL, MARKDOWN):
         raise InvalidInput(f"--format must be {JSONL} or {MARKDOWN}, not {form!r}")

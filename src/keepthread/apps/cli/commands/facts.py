@@ -139,7 +139,7 @@ async def confirm_facts(call: Call, keys: _Keys, owner: _Owner = None) -> None:
 async def forget_facts(call: Call, keys: _Keys, owner: _Owner = None) -> None:
     """Forget facts in every place they came from.
 
-    Facts that they had replaced hold again, and the messages stay.
+    Facts that they had replaced become current again, and the messages stay.
     """
     await _run(call, owner, _Run.forget, _Given(keys))
 
@@ -312,7 +312,7 @@ class _Run(NamedTuple):
 
 
 facts: Final = Actions(
-    """See what is known of an owner beyond one session, and correct it.
+    """Show and edit the facts known about an owner.
 
     A key may be given by its last digits. A fact that waits for confirmation is in no prompt.
     """,

@@ -72,7 +72,7 @@ async def forget(  # noqa: PLR0913 - each names one way to choose
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> int:
-    """Erase messages, their copies and all that was made from them, forever.
+    """Permanently erase messages, their copies and everything made from them.
 
     A message must match all the options given. Exits with 1 if a file still holds some of it.
     Without --owner it covers all owners; a session is one of --owner or of the setting

@@ -155,7 +155,7 @@ _SAME: Final = (
 
 def _nothing_new(known: int, place: str) -> str:
     """Return what to say of an import that brought nothing."""
-    were = counted(known, "session existed already", "sessions existed already")
+    were = counted(known, "session already existed", "sessions already existed")
     return f"Nothing new: {were} in {place} and {'is' if known == 1 else 'are'} identical"
 
 
@@ -263,7 +263,7 @@ def _transcript_lines(done: Arrived, place: str, more: str) -> tuple[list[str], 
     talk, message = ("conversation was", "conversations were"), ("message was", "messages were")
     counts = (
         (done.known, _SAME, ""),
-        (done.grown, ("session", "sessions"), "existed already and got new messages"),
+        (done.grown, ("session", "sessions"), "already existed and got new messages"),
         (done.empty, talk, "empty"),
         (done.hidden, message, "left out: hidden in the original program"),
         (done.shortened, message, "truncated: too long"),

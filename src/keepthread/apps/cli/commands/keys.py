@@ -75,7 +75,7 @@ async def create(
         typer.Option(min=1, metavar="N", help="Days until it expires (default: never)."),
     ] = None,
 ) -> None:
-    """Make a key for the HTTP server, and print it, once.
+    """Create a key for the HTTP server, and print it once.
 
     A key without --owner is for a program that serves many people: it names the owner of each
     request in a header. A key with the scope admin needs --days.
@@ -98,9 +98,9 @@ async def rotate(
         int, typer.Option(min=0, metavar="HOURS", help="Hours for which the old key stays valid.")
     ] = 0,
 ) -> None:
-    """Replace a key by a new one with the same rights, and print it, once.
+    """Replace a key with a new one that has the same rights, and print it once.
 
-    The old one ends at once, or after --grace hours, so that programs can change over.
+    The old key expires at once, or after --grace hours so that programs can switch.
     """
     now = time.time()
     async with call.tables() as tables:
@@ -113,7 +113,7 @@ async def rotate(
 async def revoke(call: Call, ids: _Ids) -> None:
     """Revoke keys: from now on they are refused.
 
-    A key that was published can be given as it is.
+    A whole key is also accepted, for example one that was leaked.
     """
     async with call.tables() as tables:
         for id in map(id_in, ids):

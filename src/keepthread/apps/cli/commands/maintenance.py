@@ -81,8 +81,8 @@ def _agreed(call: Call, old: int, count: int, days: int) -> bool:
             f"this would delete {old:,} of {counted(count, 'session')}; use --yes to confirm"
         )
     return typer.confirm(
-        f"Delete {old:,} of {counted(count, 'session')},"
-        f" without activity for {counted(days, 'day')}, for good?",
+        f"Permanently delete {old:,} of {counted(count, 'session')},"
+        f" without activity for {counted(days, 'day')}?",
         err=True,
     )
 

@@ -117,7 +117,7 @@ def install(
 ) -> None:
     """Print the entry that connects a client to this memory, or write it into its settings.
 
-    Other entries and comments of the file stay as they are. --remove takes out the hooks, too.
+    Other entries and comments of the file stay as they are. --remove also removes the hooks.
     """
     settings = CLIENTS.get(client)
     if settings is None:

@@ -29,7 +29,7 @@ async def outbox(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Show what waits in an outbox, what was dropped, and what was set aside and why.
+    """Show an outbox: waiting and dropped messages, and those set aside with the reason.
 
     Looking changes nothing, and works while a program has the outbox open.
     """

@@ -22,7 +22,7 @@ async def search(
     session: Annotated[
         str | None,
         typer.Option(
-            metavar="SESSION", help="Only in this session of --owner (default: memory.owner)."
+            metavar="SESSION", help="Only in this session; its owner is --owner, or memory.owner."
         ),
     ] = None,
     since: Annotated[

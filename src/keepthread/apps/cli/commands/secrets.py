@@ -81,7 +81,9 @@ def delete_secret(call: Call, name: _Name) -> None:
 def _check(name: str, action: str) -> None:
     if not VARIABLE.fits(name):
         # It is not shown: it may be the secret itself.
-        raise InvalidInput(f"{action} takes {VARIABLE.expected}; the secret itself is prompted for")
+        raise InvalidInput(
+            f"{action} takes {VARIABLE.expected}; the command asks for the secret itself"
+        )
 
 
 secrets: Final = Actions(

@@ -56,7 +56,7 @@ def serve(
 ) -> int:
     """Serve the memory over HTTP, until Ctrl-C.
 
-    Every request needs a key: `keepthread keys create` makes one.
+    Every request needs a key: `keepthread keys create NAME` creates one.
     """
     flags = {
         "server.host": host,

@@ -92,9 +92,9 @@ async def rename(
     title: Annotated[str, typer.Argument(metavar="TITLE", help="The new title, in quotes.")],
     owner: OwnerOption = None,
 ) -> None:
-    """Give a session another title.
+    """Rename a session.
 
-    The id stays.
+    Its title changes; its id stays.
     """
     if not title.strip():
         raise InvalidInput("the new title is empty; give a text")

@@ -64,7 +64,7 @@ async def add_to_servers(
         bool, typer.Option("--replace", help="Replace the server of this name.")
     ] = False,
 ) -> int:
-    """Add a server: a program after --, or an address with --url."""
+    """Add a server: a program after --, or a URL with --url."""
     command = command or []
     if bool(command) == bool(url):
         raise InvalidInput(
@@ -125,7 +125,7 @@ async def try_servers(
 ) -> int:
     """Start the servers and list their tools, or call one tool.
 
-    It asks first if the tool may change something. Exits with 1 if a server or a tool failed.
+    It asks first if the tool may have side effects. Exits with 1 if a server or a tool failed.
     """
     found = read_servers(os.environ, Path.cwd())
     for note in found.notes:
@@ -206,7 +206,7 @@ def _parsed(text: str) -> dict[str, Any]:
 tools: Final = Actions(
     """List MCP servers, add one, or test them with their tools.
 
-    They are in mcp.json beside your settings.
+    They are listed in mcp.json next to your settings file.
     """,
     {"list": list_servers, "add": add_to_servers, "test": try_servers},
 )

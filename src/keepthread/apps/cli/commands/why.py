@@ -38,9 +38,9 @@ async def why(
         typer.Option(metavar="NAME", help=f"{', '.join(STRATEGIES)} (default: from the settings)."),
     ] = None,
 ) -> None:
-    """Draw a context: what is in, what is out, and why.
+    """Show a context: what is included, what is left out, and why.
 
-    It is the next one, or with N one that was kept.
+    It is the next context, or with N a stored explanation.
     """
     if number and (view is not None or budget is not None or strategy is not None):
         raise InvalidInput(

@@ -111,7 +111,9 @@ def _refused(own: Path, folder: Path) -> list[str]:
 
 def _read(path: Path, environ: Mapping[str, str]) -> McpFile:
     if os.name == "posix" and path.stat().st_mode & S_IWOTH:
-        raise InvalidInput(f"{path}: it is world-writable and starts programs: chmod o-w")
+        raise InvalidInput(
+            f"{path}: it is world-writable and starts programs; run `chmod o-w` on it"
+        )
     servers: list[Server] = []
     notes: list[str] = []
     for name, given in _entries(path).items():

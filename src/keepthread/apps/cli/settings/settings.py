@@ -344,12 +344,15 @@ class DiscordSettings:
 class ViewSettings:
     """A budget and who chooses within it, by a name of your own."""
 
-    tokens: int = setting(MISSING, whole(1), "Maximum tokens.")
+    tokens: int = setting(MISSING, whole(1), "Its budget: the maximum tokens of a context.")
     strategy: str = setting(
         "window", choice(*STRATEGIES, aliases=ALIASES), "The strategy that chooses what it shows."
     )
     max_messages: int | None = setting(
-        None, optional(whole(1)), "Maximum messages.", stands_for="all that fit"
+        None,
+        optional(whole(1)),
+        "The maximum number of messages it shows.",
+        stands_for="all that fit",
     )
     tool_calls: str = setting(
         "recent",

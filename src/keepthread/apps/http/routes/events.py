@@ -54,10 +54,9 @@ async def watch_events(
     """Watch the owner's changes: each event says what was written, without the text.
 
     Every change is delivered at least once, and those of one session in order. Without
-    `Last-Event-ID` the stream starts with new
-    changes. Changes are kept for seven days; after that the id is refused
-    (`cursor_expired`): read everything again, and watch without an id. A stream ends after five
-    minutes; connect again with the last id.
+    `Last-Event-ID` the stream starts with new changes. Changes are kept for seven days; after that
+    the id is refused (`cursor_expired`): read everything again, and watch without an id. A stream
+    ends after five minutes; connect again with the last id.
     """
     start = cursor_of(caller, _NAME, last_event_id or after or None)
     limit = PAGE if start else 0

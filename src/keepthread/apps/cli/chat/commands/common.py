@@ -6,6 +6,7 @@ from typing import Final
 
 from keepthread.apps.cli.chat.attachments import typed_part
 from keepthread.apps.cli.chat.chat import Chat
+from keepthread.apps.cli.chat.persistence import IN_PROCESS
 from keepthread.apps.cli.sanitize import sanitize
 from keepthread.apps.cli.stores import place_of
 from keepthread.context.hidden import HiddenRanges
@@ -91,7 +92,7 @@ def place(chat: Chat) -> str:
     """Say where the chat is kept now."""
     persistence = chat.talk.persistence
     if not persistence.kept:
-        return "only in this process's memory"
+        return IN_PROCESS
     if persistence.away:
         return "in a file of its own, until the store is back"
     return sanitize(place_of(chat.config.settings.address))

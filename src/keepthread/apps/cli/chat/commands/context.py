@@ -21,13 +21,13 @@ _SUMMARIES: Final = 1000
 
 
 async def context(chat: Chat, _: str) -> None:
-    """Draw what the model would be shown now, by section, in tokens and percent."""
+    """Show what the model would see now, by section, in tokens and percent."""
     session = await chat.session()
     chat.person.screen.context(session.id, await _next(session))
 
 
 async def why(chat: Chat, rest: str) -> None:
-    """Show what the model saw for the latest answer, what not, and why.
+    """Show what the model saw for the latest answer, what was left out, and why.
 
     `/why 2` is about the answer before that, as far as explanations are kept.
     """
@@ -68,7 +68,7 @@ async def _next(session: Session) -> ContextReport:
 
 
 async def clear(chat: Chat, _: str) -> None:
-    """Start over: the model sees nothing said so far; the log keeps it."""
+    """Start over: the model no longer sees earlier messages; the log keeps them."""
     chat.here()
     session = await chat.session()
     await session.clear()
@@ -77,7 +77,7 @@ async def clear(chat: Chat, _: str) -> None:
 
 
 async def rewind(chat: Chat, rest: str) -> None:
-    """Hide the latest turn, or N of them, and offer the question again."""
+    """Hide the latest turn, or N of them, and put the question back into the prompt."""
     chat.here()
     wanted = parse_number(rest, 1, what="a number of turns")
     session = await chat.session()

@@ -26,7 +26,7 @@ async def search(chat: Chat, rest: str) -> None:
 
 
 async def remember(chat: Chat, rest: str) -> None:
-    """Note a fact about you that all your sessions know from now on."""
+    """Store a fact about you that all your sessions know from now on."""
     chat.at_home()
     fact = await chat.talk.persistence.memory.facts.remember(rest)
     key, shown, _ = columns_of(fact)
@@ -34,7 +34,7 @@ async def remember(chat: Chat, rest: str) -> None:
 
 
 async def facts(chat: Chat, rest: str) -> None:
-    """List what is known of you, or `confirm N` so that a waiting fact is used.
+    """List the facts about you, or confirm a waiting one, so that it is used.
 
     A fact that a model drew from anything but your own words waits, and no prompt shows it. A
     number keeps its meaning as long as the chat runs; the end of a fact's key will do as well.

@@ -14,7 +14,7 @@ _TOOLS: Final = "--tools"
 
 
 async def history(chat: Chat, rest: str) -> None:
-    """Show the newest messages of this session, 20 or N, hidden ones too.
+    """Show the newest messages of this session, 20 or N, including hidden ones.
 
     Tool calls and their results are left out; `--tools` shows them as well.
     """
@@ -72,5 +72,5 @@ def _counts(status: Status) -> list[tuple[str, str]]:
         ("tokens", f"{status.tokens:,}"),
         ("visible", f"all of it, {seen}" if everything else seen),
         ("summary", f"{status.summary_bytes:,} bytes" if status.summary_bytes else "none yet"),
-        ("tool results", f"{status.cached_tools:,} remembered"),
+        ("tool results", f"{status.cached_tools:,} cached"),
     ]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 async def model(chat: Chat, rest: str) -> None:
-    """List the models of the service, or let another of them answer."""
+    """List the models of the service, or switch to another one."""
     settings = chat.config.settings.model
     if not rest:
         name = chat.talk.model.name

@@ -92,7 +92,7 @@ async def rename(chat: Chat, rest: str) -> None:
 
 
 async def fork(chat: Chat, rest: str) -> None:
-    """Continue in a copy of this session, which itself stays as it is.
+    """Continue in a copy of this session, which is not changed.
 
     The copy gets the id that is given, or a new one.
     """
@@ -160,7 +160,7 @@ async def delete(chat: Chat, rest: str) -> None:
 
 
 async def forget(chat: Chat, rest: str) -> None:
-    """Erase this session forever, or with `last` its latest turn.
+    """Permanently erase this session, or with `last` its latest turn.
 
     It asks first. Copies in forks go as well, and all that was made from it: summaries, facts,
     the index. After a whole session another begins. `/delete` removes a session and keeps facts.
@@ -175,7 +175,7 @@ async def _forget_all(chat: Chat) -> None:
     memory = chat.talk.persistence.memory
     session = await chat.session()
     planned = await memory.forget(session=session.id, dry_run=True)
-    if not await chat.person.agrees(f"Permanently forget this session, {_what([planned])}?"):
+    if not await chat.person.agrees(f"Permanently forget this session ({_what([planned])})?"):
         chat.person.say("Nothing was forgotten")
         return
     chat.talk.unsay()  # also if it is broken off
@@ -192,12 +192,10 @@ async def _forget_last(chat: Chat) -> None:
     session = await chat.session()
     found = await newest(session, lambda message: message.role == "user")
     if not found or found[0].role != "user":
-        raise InvalidInput(
-            "there is nothing to forget: no question was asked since the chat started"
-        )
+        raise InvalidInput("there is nothing to forget: the model sees no question of this session")
     ids = [message.id for message in found if message.turn == found[0].turn]
     question = f"Forget {brief(found[0].content)} and its answer permanently"
-    if not await chat.person.agrees(f"{question}, {counted(len(ids), 'message')}?"):
+    if not await chat.person.agrees(f"{question} ({counted(len(ids), 'message')})?"):
         chat.person.say("Nothing was forgotten")
         return
     chat.talk.unsay(ids)  # also if it is broken off
@@ -229,12 +227,12 @@ def _report(chat: Chat, receipts: "Sequence[Receipt]") -> None:
         places = ", ".join(f"{session} {seq:,}" for session, seq in kept[:_SHOWN])
         more = ", …" if len(kept) > _SHOWN else ""
         chat.person.say(
-            f"{counted(len(kept), 'answer')} based on it were kept, at {sanitize(places)}{more}"
+            f"{counted(len(kept), 'answer')} based on it, kept: {sanitize(places)}{more}"
         )
     residues = {residue for receipt in receipts for residue in receipt.residues}
     for where, why, until in sorted(residues):
         chat.person.say(
-            sanitize(f"Bytes of the erased text may remain in {where} until {until}: {why}")
+            sanitize(f"Bytes of the erased text may remain in {where}: {why}; until {until}")
         )
     if any(receipt.found for receipt in receipts):
         chat.person.say("A check just found some of the erased text there")
