@@ -848,7 +848,7 @@ async def test_what_another_program_keeps_from_being_erased_is_told(tmp_path: Pa
             reader.execute("SELECT * FROM sqlite_master").fetchall()
             shown = await it.do("/forget")
         assert "may remain in chat.db, chat.db-wal" in shown
-        assert "A check just found some of the erased text there" in shown
+        assert "still found there" in shown
 
 
 async def test_what_another_chat_said_in_between_is_not_forgotten_with_it(tmp_path: Path) -> None:
@@ -880,7 +880,7 @@ async def test_the_latest_turn_is_forgotten_alone(tmp_path: Path) -> None:
     async with desk(tmp_path, "Sunny.", "Rainy.") as it:
         await it.ask("Jakarta?", "Tokyo?")
         assert "Forgotten: 2 messages" in await it.do("/forget last")
-        assert "“Tokyo?” and its answer permanently, 2 messages" in it.person.asked[0]
+        assert "“Tokyo?” and its answer permanently (2 messages)" in it.person.asked[0]
         assert await it.log() == ["Jakarta?", "Sunny.", "", ""]
         it.person.will = False
         assert "Nothing was forgotten" in await it.do("/forget last")

@@ -109,7 +109,7 @@ async def test_whatever_a_model_does_wrong_costs_its_answer_alone(tmp_path: Path
         with here.chat("--session", "s") as chat:
             assert "The second time." in chat.say("busy once")
             told = flat(chat.say("busy twice"))
-            assert "reports that the rate limit is exceeded (429), after 2 attempts" in told
+            assert "rate-limiting requests (429), after 2 attempts" in told
             assert "it says: slow down" in told
             assert "/retry asks again" in told
             told = flat(chat.say("broken"))
@@ -249,7 +249,7 @@ async def test_where_no_file_can_be_written_a_chat_is_in_memory_and_says_so(tmp_
             chat.say("one")
             with _no_files(chat.terminal.pid):
                 told = flat(chat.say("two"))
-                assert "messages are kept only in this process" in told
+                assert "new messages are kept only in this process's memory" in told
                 chat.sees(re.compile("memory unavailable · not kept$", re.MULTILINE))
                 chat.say("three")
                 assert "Heard one." in server.requests[-1].context

@@ -58,7 +58,7 @@ def test_a_plan_is_shown_as_a_tree_and_a_result_is_taken_from_memory(tmp_path: P
         assert "answered directly" in chat.say("/plan")
         assert "cached for 3 turns" in chat.say("/tools")
         status = chat.say("memory:status")
-        assert "1 remembered" in status
+        assert "1 cached" in status
         chat.leave()
     assert server.refused == []
     assert journal.read_text().count("weather Tokyo") == 1

@@ -162,7 +162,7 @@ async def test_forgetting_asks_first_and_then_nothing_is_left(tmp_path: Path) ->
             chat.say("I like apples")
             chat.say("My code is zebra17")
             chat.send("/forget last")
-            chat.sees("Forget “My code is zebra17” and its answer permanently, 2 messages? [y/N]")
+            chat.sees("Forget “My code is zebra17” and its answer permanently (2 messages)? [y/N]")
             chat.answer("n")
             assert "Nothing was forgotten" in chat.seen
             chat.send("/forget last")
@@ -181,7 +181,7 @@ async def test_forgetting_asks_first_and_then_nothing_is_left(tmp_path: Path) ->
             chat.key("ctrl-c")
             chat.asked()
             chat.send("/forget")
-            chat.sees("Permanently forget this session, 4 messages")
+            chat.sees("Permanently forget this session (4 messages")
             chat.answer("yes")
             chat.sees("A new session begins, ")
             assert "secrets" not in chat.say("/sessions")

@@ -807,9 +807,9 @@ def test_the_next_context_is_compared_with_a_kept_one_by_any_strategy(kept: Path
 @pytest.mark.parametrize(("answer", "left"), [(b"n\n", 2), (b"y\n", 0)])
 def test_prune_asks_first(folder: Path, answer: bytes, left: int) -> None:
     time.sleep(0.01)
-    question = b"for good?"
+    question = b"0 days?"
     screen = in_terminal("prune", "--days", "0", keys=answer, until=question)
-    assert "Delete 2 of 2 sessions, without activity for 0 days, for good? [y/N]" in screen
+    assert "Permanently delete 2 of 2 sessions, without activity for 0 days? [y/N]" in screen
     assert ("Nothing was deleted" in screen) == bool(left)
     assert len(ask("sessions")) == left
 

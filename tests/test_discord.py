@@ -445,7 +445,7 @@ async def test_an_answer_that_breaks_off_is_kept_and_posted_as_far_as_it_came(
     async with stage.bot(chatting(Breaking())):
         await stage.ask("when?")
         (posted,) = await stage.answers(1)
-    assert posted == "The boat leaves\n-# (the answer broke off)"
+    assert posted == "The boat leaves\n-# (the answer was cut off)"
     _, answer = await stage.log()
     assert (answer.content, answer.meta["truncated"]) == ("The boat leaves", True)
 

@@ -529,8 +529,8 @@ def test_a_text_is_cut_in_its_middle_and_only_if_it_is_too_long(text: str, most:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({}, "needs a command or a url"),
-        ({"command": "a", "url": "http://b"}, "and not both"),
+        ({}, "needs either a command or a url"),
+        ({"command": "a", "url": "http://b"}, "needs either a command or a url"),
         ({"url": "http://b", "headers": {"X": "a\r\nY: b"}}, "a line of ASCII"),
         ({"command": "a", "timeout": 0}, "timeout"),
         ({"command": "a", "rules": {"b": Rule(cache_turns=2, side_effects=True)}}, "set either"),

@@ -4,6 +4,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,12 @@ from hypothesis import strategies as st
 from mcp import Client, MCPError, StdioServerParameters, stdio_client, types
 
 from keepthread import Memory, Message, ToolCall
+from keepthread.apps.mcp.actions import ClientMemory
 from keepthread.apps.mcp.definitions import INSTRUCTIONS, TOOLS
 from keepthread.apps.mcp.quotations import read_messages, session_id, session_uri
 from keepthread.models.tokens import Estimator
+from keepthread.testing.embeddings import ScriptedEmbedder
+from keepthread.types import Embedding
 from proofs.p25_agents import outside_quotations
 from tests.mcp_world import (
     ANN,
@@ -187,6 +191,28 @@ async def test_hidden_and_erased_messages_are_neither_found_nor_read(tmp_path: P
             read = await connected.call_tool("read_session", {"session": "trip", "limit": 50})
             assert "swordfish" not in text_of(found) + text_of(read)
             assert positions(read) == [1]
+
+
+class OfCats(ScriptedEmbedder):
+    """Embeds all texts about cats alike, whatever their words."""
+
+    async def embed(self, texts: Sequence[str]) -> Sequence[Embedding]:
+        return await super().embed(["cat" if "cat" in t or "kitten" in t else t for t in texts])
+
+
+async def test_a_prompt_recalls_a_message_of_similar_meaning_without_a_word_in_common(
+    tmp_path: Path,
+) -> None:
+    url, counter = f"sqlite:///{tmp_path}/cats.db", Estimator()
+    async with Memory.open(url, embedder=OfCats(), counter=counter) as memory:
+        session = await memory.session("pets")
+        await session.add_message("user", "Our kitten was born in May.")
+        await session.add_message("user", "Paint sticks to dry walls.")
+        await memory.index()
+        mine = ClientMemory(memory=memory.for_owner("default"), client="tester")
+        recalled = await mine.related("Which cat grew fastest?", lambda _: True)
+    assert "kitten" in recalled
+    assert "Paint" not in recalled
 
 
 async def test_nothing_of_another_owner_is_reached(tmp_path: Path) -> None:

@@ -269,7 +269,7 @@ class WindowPlan:
         if self.room < 0:
             raise BudgetTooSmall(
                 f"the system prompt needs {self.material.system_tokens} tokens and the API "
-                f"overhead {self.frame}; the budget is {self.budget}"
+                f"overhead {self.frame}; the budget is {self.budget}: use a larger one"
             )
         if newest is None or newest.tokens <= self.room // 2 or self.rules.overflow == "keep":
             return newest
@@ -283,7 +283,7 @@ class WindowPlan:
             raise BudgetTooSmall(
                 f"the newest message alone needs {newest.tokens} tokens, the system prompt "
                 f"{self.material.system_tokens} and the API overhead {self.frame}; the budget is "
-                f"{self.budget}"
+                f"{self.budget}: use a larger one"
             )
         self.account.made += cuts([newest], [cut])
         return cut

@@ -469,7 +469,7 @@ class RamStore(Front[RamBackend]):
         """Open an empty store for one tenant."""
         if durability not in (None, "memory"):
             raise DurabilityTooLow(
-                f"a store in memory survives nothing; you asked for {durability}"
+                f"an in-memory store provides `memory` at most, but `{durability}` was requested"
             )
         super().__init__(RamBackend(), tenant=tenant, clock=clock, ids=ids)
 

@@ -136,8 +136,8 @@ class _Plain:
             raise InvalidInput(f"{self.what} contains {value}, which JSON cannot represent")
         if kind is not list and kind is not dict:
             raise InvalidInput(
-                f"{self.what} contains a {kind.__name__}; only None, bool, int, float, str, list "
-                "and dict are allowed"
+                f"{self.what} contains a value of type {kind.__name__}; only None, bool, int, "
+                "float, str, list and dict are allowed"
             )
         if depth == 0:
             raise InvalidInput(f"{self.what} is nested more than {MAX_DEPTH} deep")

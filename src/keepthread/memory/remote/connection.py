@@ -189,7 +189,7 @@ def check_address(url: str, key: object) -> None:
     if not isinstance(key, str) or not key:
         raise InvalidInput(
             "a keepthread server requires a key: Memory.open(url, key=…); create one on the server "
-            "with `keepthread keys create`"
+            "with `keepthread keys create NAME`"
         )
     parts = urlsplit(url)
     if parts.username is not None or parts.query or parts.fragment:

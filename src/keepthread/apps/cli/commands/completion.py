@@ -44,7 +44,7 @@ def completion(
     name = shell or PurePath(os.environ.get("SHELL", "")).name
     if name not in _SHELLS:
         raise InvalidInput(
-            f"there is no completion for {name or 'no shell'!r}; name bash, zsh or fish"
+            f"there is no completion for {name or 'no shell'!r}; choose bash, zsh or fish"
         )
     script = _SHELLS[name]()
     if call.json:
