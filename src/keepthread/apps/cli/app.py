@@ -56,7 +56,7 @@ GROUPS: Final[Mapping[str, Mapping[str, Listed]]] = {
         "keys": Listed(
             "keys",
             "keys",
-            "Make and manage the API keys of the HTTP server, and read its audit log.",
+            "Create and manage the API keys of the HTTP server, and read its audit log.",
         ),
         "mcp": Listed(
             "mcp",

@@ -219,7 +219,7 @@ def _moment(seconds: float) -> str:
 
 
 keys: Final = Actions(
-    """Make and manage the API keys of the HTTP server, and read its audit log.
+    """Create and manage the API keys of the HTTP server, and read its audit log.
 
     A key belongs to one tenant: --tenant chooses it. It is shown when it is made, and never again.
     """,

@@ -47,7 +47,7 @@ def _where(settings: Settings, name: str) -> str:
 
 
 def set_secret(call: Call, name: _Name) -> None:
-    """Keep a secret in the keyring: it is asked for, or read from a pipe."""
+    """Store a secret in the keyring; it is prompted for, or read from a pipe."""
     _check(name, "set")
     keyring = open_keyring()
     secret = _typed(name) if sys.stdin.isatty() else sys.stdin.readline()
@@ -87,7 +87,7 @@ def _check(name: str, action: str) -> None:
 
 
 secrets: Final = Actions(
-    """Keep keys in the system's keyring, list their names, or delete one.
+    """Store API keys in the system's keyring, list their names, or delete one.
 
     A variable of the environment comes first, then the command that model.key_command names, then
     the keyring. No secret is shown.

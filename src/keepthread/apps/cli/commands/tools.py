@@ -134,7 +134,7 @@ async def try_servers(
     if not servers:
         known = ", ".join(each.name for each in named_servers(os.environ))
         hint = f"mcp.json has {known}" if known else _HOW
-        raise InvalidInput(f"there is no server {name!r} to try; {hint}" if name else _HOW)
+        raise InvalidInput(f"there is no server {name!r}; {hint}" if name else _HOW)
     if tool:
         return await _call(call, servers, tool, _parsed(arguments), yes=yes)
     return await _try(call, servers)
