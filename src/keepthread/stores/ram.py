@@ -435,7 +435,7 @@ class RamBackend:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise StoreClosed("the store is closed")
+            raise StoreClosed("the store is closed; open it again")
 
     def _threads(self, tenant: str) -> list[RamLog]:
         self._check_open()

@@ -113,7 +113,7 @@ class OutboxBackend:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise StoreClosed("the store is closed")
+            raise StoreClosed("the store is closed; open it again")
 
     @asynccontextmanager
     async def target(self, session: SessionKey | None = None) -> AsyncGenerator[Backend]:

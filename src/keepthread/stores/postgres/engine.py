@@ -337,6 +337,6 @@ class PgEngine:
     def check_open(self) -> None:
         """Raise `StoreClosed` if it was closed, or opened in another process."""
         if self._closed:
-            raise StoreClosed("the store is closed")
+            raise StoreClosed("the store is closed; open it again")
         if os.getpid() != self._pid:
             raise StoreClosed("the store was opened before a fork; open it again in each process")

@@ -447,6 +447,6 @@ class RedisLink:
 
     def _check(self) -> None:
         if self._closed:
-            raise StoreClosed("the store is closed")
+            raise StoreClosed("the store is closed; open it again")
         if os.getpid() != self._pid:
             raise StoreClosed("the store was opened before a fork; open it again in each process")

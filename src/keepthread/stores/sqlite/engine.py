@@ -76,7 +76,7 @@ class _Writer(Worker):
     def _send_gathered(self, loop: asyncio.AbstractEventLoop) -> None:
         jobs = self._gathered.pop(loop, [])
         if self.closed:
-            error = StoreClosed("the store is closed")
+            error = StoreClosed("the store is closed; open it again")
             settle([JobResult(job, None, error) for job in jobs])
         elif jobs:
             self.hand_over(jobs)

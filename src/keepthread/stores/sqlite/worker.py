@@ -169,7 +169,7 @@ class Worker:
         if os.getpid() != self._pid:
             raise StoreClosed("the store was opened before a fork; open it again in this process")
         if self.closed:
-            raise StoreClosed("the store is closed")
+            raise StoreClosed("the store is closed; open it again")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         self.send(Job(self._bells.get(loop) or self._new_bell(loop), future, work, size))
@@ -272,7 +272,7 @@ class Worker:
         USES.end(self._use)
 
     def _refuse_rest(self) -> None:
-        error = StoreClosed("the store is closed")
+        error = StoreClosed("the store is closed; open it again")
         with suppress(Empty):
             while True:
                 jobs = self._jobs.get_nowait() or []
