@@ -4,11 +4,16 @@ import random
 import socket
 from collections.abc import Callable
 from contextlib import closing
-from typing import TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    import subprocess
 
 Started = TypeVar("Started")
 _PORTS = range(10_000, 32_000)  # below those that a kernel gives to outgoing connections
-_ATTEMPTS = 4
+_ATTEMPTS = 3
+_LOG_END = 4000
 
 
 class Missing(Exception):
@@ -33,11 +38,13 @@ def free_port() -> int:
 
 
 def start_anew(start: Callable[[], Started]) -> Started:
-    """Start a server, and once more on other ports where a port was taken meanwhile."""
+    """Start a server; try again if its port was taken, it ended at once, or it did not answer."""
     for _ in range(_ATTEMPTS - 1):
         try:
             return start()
-        except PortTaken:
+        except Missing:
+            raise
+        except Exception:  # noqa: BLE001 - the last attempt raises its own
             continue
     return start()
 
@@ -46,7 +53,19 @@ def did_not_start(what: str, log: str) -> Exception:
     """Return the error for a server that ended at once, by what its log says last."""
     signs = ("already in use", "create any TCP/IP sockets", "Failed listening", "nowhere to listen")
     kind = PortTaken if any(sign in log for sign in signs) else RuntimeError
-    return kind(f"{what} did not start:\n{log[-4000:]}")
+    return kind(f"{what} did not start:\n{log[-_LOG_END:]}")
+
+
+def ending(process: "subprocess.Popen[Any] | None", log: Path) -> str | None:
+    """Return how a server ended and the end of its log, or None while it runs."""
+    if process is None:
+        status = "was stopped"
+    elif process.poll() is None:
+        return None
+    else:
+        status = f"ended with status {process.returncode}"
+    text = log.read_text(errors="replace")[-_LOG_END:].strip() if log.exists() else ""
+    return f"{status}; the end of its log:\n{text or '(empty)'}"
 
 
 def hold_port(port: int = 0) -> socket.socket:

@@ -18,7 +18,7 @@ from typing import Any
 
 import psycopg
 
-from servers import Missing, did_not_start, free_port, start_anew
+from servers import Missing, did_not_start, ending, free_port, start_anew
 
 _FAST = {
     "fsync": "off",  # where what a disk keeps is not the subject
@@ -27,7 +27,7 @@ _FAST = {
     "max_connections": "120",
     "autovacuum_naptime": "5s",
     "wal_retrieve_retry_interval": "50ms",  # or a promotion waits for seconds
-    "log_min_messages": "fatal",
+    "log_min_messages": "log",  # an error that a client gets is not logged, the end of a process is
 }
 _SECONDS_TO_START = 60.0
 _INITDB = ("--auth=trust", "--username=postgres", "--encoding=UTF8", "--no-locale", "--no-sync")
@@ -211,6 +211,24 @@ class PostgresServer:
         if how == signal.SIGKILL:  # its children notice, and hold its memory until they have
             time.sleep(0.2)
         self.start()
+
+    def ending(self) -> str | None:
+        """Return how the server ended and the end of its log, or None while it runs."""
+        return ending(self.process, self.folder / "log")
+
+    def start_again(self) -> None:
+        """Start a server that ended, on its port: with its data, or else with an empty database."""
+        try:
+            start_anew(lambda: self.restart(how=signal.SIGKILL))
+        except Exception:  # noqa: BLE001 - whatever is wrong with its data
+            start_anew(self._start_empty)
+
+    def _start_empty(self) -> None:
+        self.stop(how=signal.SIGKILL)
+        shutil.rmtree(self.data, ignore_errors=True)
+        self.initialise()
+        self.start()
+        self.create_database("keepthread")
 
     def close(self) -> None:
         """Stop the server and remove all it had."""

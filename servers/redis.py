@@ -12,7 +12,7 @@ from typing import Any
 
 import redis
 
-from servers import Missing, did_not_start, free_port, start_anew
+from servers import Missing, did_not_start, ending, free_port, start_anew
 
 SLOTS = 16_384
 _SECONDS_TO_START = 30.0
@@ -130,6 +130,14 @@ class RedisServer:
         self.stop(how=how)
         self.start()
 
+    def ending(self) -> str | None:
+        """Return how the server ended and the end of its log, or None while it runs."""
+        return ending(self.process, self.folder / "log")
+
+    def start_again(self) -> None:
+        """Start a server that ended, on its port."""
+        start_anew(lambda: self.restart(how=signal.SIGKILL))
+
     def close(self) -> None:
         """Stop the server and remove all it had."""
         self.stop(how=signal.SIGKILL)
@@ -181,6 +189,18 @@ class RedisCluster:
         """Empty every server."""
         for server in self.servers:
             server.ask("FLUSHALL")
+
+    def ending(self) -> str | None:
+        """Return how servers of the cluster ended and the end of their logs, or None."""
+        endings = [text for server in self.servers if (text := server.ending())]
+        return "\n".join(endings) or None
+
+    def start_again(self) -> None:
+        """Start the servers that ended; each finds its slots in its folder."""
+        for server in self.servers:
+            if server.ending():
+                server.start_again()
+        wait_for("the cluster's agreement", self.agrees)
 
     def close(self) -> None:
         """Stop all."""

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from servers import Missing
 from servers import postgres as postgres_servers
 from servers import redis as redis_servers
+from servers.shared import Server, SharedServers
 from tests.seeds import SEED, examples
 
 if TYPE_CHECKING:
@@ -34,9 +35,12 @@ settings.load_profile("keepthread")
 
 
 Started = TypeVar("Started")
+Shared = TypeVar("Shared", bound=Server)
 _BLOCKS = "MEMORY|MODEL|SUMMARIZER|EMBEDDER|CHAT|DISCORD|VIEWS"
 _OWN = re.compile(rf"KEEPTHREAD_(STORE|STATE|CONFIG|({_BLOCKS})_.*)")
 _KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "DISCORD_TOKEN")
+_SHARED = SharedServers()
+_ENDED = "a server that tests share ended"
 
 
 _LONG = ("test_proofs_", "test_bench", "test_transcripts", "test_machine", "test_first_chat")
@@ -93,6 +97,36 @@ def pytest_runtestloop() -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print the run's seed, so that a failure can be replayed."""
     terminalreporter.write_line(f"Seed: {SEED}; to replay, set KEEPTHREAD_SEED={SEED}")
+    reports = [each for group in terminalreporter.stats.values() for each in group]
+    texts = [
+        f"{report.nodeid}: {text}"
+        for report in reports
+        for name, text in getattr(report, "user_properties", ())
+        if name == _ENDED
+    ]
+    for text in dict.fromkeys(texts):  # a test has a report of its setup, its call and its teardown
+        terminalreporter.section("A server that tests share ended", red=True)
+        terminalreporter.write_line(text)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Start servers again that ended between tests; fail if one that the test uses is lost."""
+    _restart_servers(item)
+    for name in getattr(item, "fixturenames", ()):
+        if name in _SHARED.lost:
+            pytest.fail(_SHARED.lost[name], pytrace=False)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Start servers again that ended during the test, before its fixtures need them."""
+    _restart_servers(item)
+
+
+def _restart_servers(item: pytest.Item) -> None:
+    # The properties of a test reach the process that prints the summary.
+    item.user_properties += [(_ENDED, text) for text in _SHARED.restart()]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -117,28 +151,31 @@ def started(start: Callable[[], Started]) -> Started:
         pytest.skip(str(missing))
 
 
+def share(name: str, start: Callable[[], Shared]) -> Iterator[Shared]:
+    """Start a server and give it to all tests of this process, until they end."""
+    server = started(start)
+    _SHARED.add(name, server)
+    yield server
+    _SHARED.remove(name)
+    server.close()
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[postgres_servers.PostgresServer]:
     """Give a running server that all tests share; those that hurt it start their own."""
-    server = started(postgres_servers.new_server)
-    yield server
-    server.close()
+    yield from share("postgres", postgres_servers.new_server)
 
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[redis_servers.RedisServer]:
     """Give a running server that all tests share; those that hurt it start their own."""
-    server = started(redis_servers.new_server)
-    yield server
-    server.close()
+    yield from share("redis_server", redis_servers.new_server)
 
 
 @pytest.fixture(scope="session")
 def redis_cluster() -> Iterator[redis_servers.RedisCluster]:
     """Give a running cluster that all tests share."""
-    cluster = started(redis_servers.new_cluster)
-    yield cluster
-    cluster.close()
+    yield from share("redis_cluster", redis_servers.new_cluster)
 
 
 @pytest.fixture(scope="session")
