@@ -271,8 +271,8 @@ async def test_status_tells_of_the_summary_and_what_models_took_for_it() -> None
         summarizer=ByModel(model=model),
         turns=2,
         batch_size=1,
-        answer_bytes=80,
-        digest_bytes=60,
+        summary_bytes=100,
+        compressed_bytes=80,
     )
     views = {"chat": View(600, Hybrid())}
     async with Memory.open(

@@ -358,6 +358,24 @@ async def test_what_a_model_took_is_added_up_for_each_session(store: Store) -> N
     assert (await (await memory.session("other")).status()).costs.calls == 0
 
 
+async def test_a_digest_of_an_answer_is_a_call_but_not_a_compression(store: Store) -> None:
+    model = ScriptedModel(["digest 1", "digest 2", "all so far"])
+    compaction = Compaction(
+        summarizer=ByModel(model=model),
+        turns=2,
+        batch_size=2,
+        answer_bytes=40,
+        digest_bytes=30,
+        summary_bytes=50,
+        compressed_bytes=40,
+    )
+    session = await on(store, compaction).session("s")
+    await talk(session, 1, 4, "It is so. " * 9)
+    assert await session.compact() == 1
+    costs = (await session.status()).costs
+    assert (costs.calls, costs.compressions, costs.refused) == (3, 1, 0)
+
+
 async def test_the_model_gets_the_text_as_a_quotation(store: Store) -> None:
     model = ScriptedModel(["so far"])
     compaction = Compaction(

@@ -64,7 +64,7 @@ class Status(NamedTuple):
 
     @property
     def compressions(self) -> int:
-        """Return how many texts a model shortened."""
+        """Return how many summaries a model compressed."""
         return self.costs.compressions
 
     @property

@@ -81,7 +81,7 @@ class Costs(NamedTuple):
     output: int = 0
     cached: int = 0
     compressions: int = 0
-    """Texts that a model shortened."""
+    """Summaries that a model compressed; digests of long answers do not count."""
     refused: int = 0
     """Answers of a model that could not be used."""
 
@@ -190,7 +190,8 @@ class Compactor:
         text = "\n".join(filter(None, [due.text, *_lines(due.messages, self.compaction, digests)]))
         by = "lines"
         if size(text) > self.compaction.summary_bytes:
-            text, by = await self._shorten(session, text, self.compaction.compressed_bytes)
+            limit = self.compaction.compressed_bytes
+            text, by = await self._shorten(session, text, limit, is_summary=True)
         last = due.messages[-1]
         value: JSON = {
             "text": text,
@@ -268,15 +269,21 @@ class Compactor:
 
     # --- shortening and its cost ---
 
-    async def _shorten(self, session: SessionKey, text: str, limit: int) -> tuple[str, str]:
+    async def _shorten(
+        self, session: SessionKey, text: str, limit: int, *, is_summary: bool = False
+    ) -> tuple[str, str]:
         """Return a text in up to `limit` bytes, and the name of what shortened it."""
         summarizer = self.compaction.summarizer
         short, usage, refusal = await shortened(summarizer, text, limit)
         if not isinstance(summarizer, Extractive):
-            await self._note(session, usage or Usage(), refused=bool(refusal))
+            refused = bool(refusal)
+            compressed = is_summary and not refused
+            await self._note(session, usage or Usage(), compressed=compressed, refused=refused)
         return short, EXTRACTIVE if refusal else summarizer.name
 
-    async def _note(self, session: SessionKey, usage: Usage, *, refused: bool) -> None:
+    async def _note(
+        self, session: SessionKey, usage: Usage, *, compressed: bool, refused: bool
+    ) -> None:
         """Add a model's call to the costs of the session."""
         scope = Scope(session=session)
         while True:
@@ -287,7 +294,7 @@ class Compactor:
                 "input": before.input + usage.input,
                 "output": before.output + usage.output,
                 "cached": before.cached + usage.cached,
-                "compressions": before.compressions + (not refused),
+                "compressions": before.compressions + compressed,
                 "refused": before.refused + refused,
             }
             try:
