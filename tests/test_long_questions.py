@@ -136,6 +136,47 @@ async def test_a_later_turn_says_that_a_long_message_is_shown_shortened(place: P
         terminal.key("ctrl-d")
 
 
+async def test_a_resumed_chat_says_that_a_long_message_is_shown_shortened(place: Places) -> None:
+    question = " ".join(f"word{n}" for n in range(1200))
+    few = {"KEEPTHREAD_MEMORY_MAX_HISTORY_TOKENS": "600"}
+    with ScriptedServer(["Noted.", "Still here.", "At last."], window=20_000) as server:
+        here = place(server)
+        assert here.pipe("--session", "s", "-p", question, **few).returncode == 0
+        with here.terminal("-r", "s", KEEPTHREAD_MEMORY_MAX_HISTORY_TOKENS="600") as terminal:
+            terminal.wait_for(READY)
+            ask(terminal, "And now?", "Still here.")
+            assert question not in server.requests[1].context
+            terminal.wait_for("no longer sees all of your message 'word0 word1")
+            ask(terminal, "And then?", "At last.")
+            assert terminal.transcript.count("no longer sees all") == 1
+            terminal.key("ctrl-d")
+
+
+async def test_a_resumed_chat_names_several_shortened_messages_once(place: Places) -> None:
+    few = {"KEEPTHREAD_MEMORY_MAX_HISTORY_TOKENS": "600"}
+    with ScriptedServer(["Noted."] * 3, window=20_000) as server:
+        here = place(server)
+        for word in ("plum", "pear"):
+            long = " ".join(f"{word}{n}" for n in range(1200))
+            assert here.pipe("--session", "s", "-p", long, **few).returncode == 0
+        done = here.pipe("-r", "s", "-p", "And now?", **few)
+        assert done.stderr.count("no longer sees all") == 1
+        assert "no longer sees all of 2 of your messages, the latest 'pear0 pear1" in done.stderr
+
+
+async def test_a_resumed_chat_says_nothing_of_hidden_messages(place: Places) -> None:
+    question = " ".join(f"word{n}" for n in range(1200))
+    few = {"KEEPTHREAD_MEMORY_MAX_HISTORY_TOKENS": "600"}
+    with ScriptedServer(["Noted.", "Here."], window=20_000) as server:
+        here = place(server)
+        assert here.pipe("--session", "s", "-p", question, **few).returncode == 0
+        async with Memory.open(f"sqlite:///{here.store}", counter=Estimator()) as memory:
+            await (await memory.get_session("s")).clear()
+        done = here.pipe("-r", "s", "-p", "And now?", **few)
+        assert done.returncode == 0
+        assert "no longer sees" not in done.stderr
+
+
 # ---------------------------------------------------------------- how many tokens
 
 

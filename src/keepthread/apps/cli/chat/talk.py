@@ -19,6 +19,7 @@ from keepthread.apps.cli.chat.attachments import AttachedFile, Images, with_file
 from keepthread.apps.cli.chat.persistence import AWAY, Persistence
 from keepthread.apps.cli.chat.prompt_limits import PromptLimits, TooLong
 from keepthread.context.context import Context
+from keepthread.context.hidden import HiddenRanges
 from keepthread.errors import (
     KeepthreadError,
     ModelCut,
@@ -43,6 +44,8 @@ ONE_SHOT: Final = "one-shot"
 """The tag of a session that one question began, until a person continues it in a chat."""
 _IDLE: Final = 3600.0
 """Seconds without activity after which resuming a session is noted."""
+_EARLIER: Final = 100
+"""The number of messages of a resumed session that are searched for long questions."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,6 +101,8 @@ class Talk:
         self.images = Images()
         """The images of the questions, and of the contexts."""
         self._said: list[Message] = []
+        self._earlier: list[Message] | None = None
+        """The newest questions of a resumed session; None until they are read."""
         self._session: Session | None = None
         self._home: OwnerMemory | None = None
         self._stopped = asyncio.Event()
@@ -130,6 +135,7 @@ class Talk:
         self.id = id
         self._session = self.last = self.unanswered = None
         self._said.clear()
+        self._earlier = None
 
     async def mark_used(self) -> None:
         """Note activity in a session that was idle for long, so that no program prunes it.
@@ -148,6 +154,7 @@ class Talk:
         Else they would be shown once more if the store went away.
         """
         self._said = [m for m in self._said if ids is not None and m.id not in ids]
+        self._earlier = None
         if self.last and (ids is None or self.last.question.id in ids):
             self.last = None
         if self.unanswered and (ids is None or self.unanswered.id in ids):
@@ -205,21 +212,38 @@ class Talk:
         if self.limits is not None:
             budget = await self.limits.budget(self.model, turn.user.tokens)
         context = await turn.context(VIEW, budget=budget)
-        self._warn_truncated(context)
+        await self._warn_truncated(context, turn.user)
         return await self.images.shown(self.persistence.memory, context)
 
-    def _warn_truncated(self, context: Context) -> None:
-        """Say once of each long message of before that the model no longer sees all of it."""
-        most = self.limits.history if self.limits else 0
+    async def _warn_truncated(self, context: Context, newest: Message) -> None:
+        """Show once which long messages before the newest the model no longer sees whole."""
+        if self.limits is None:
+            return
+        if self._earlier is None:
+            session = await self.session()
+            messages = await session.messages(before=newest.seq, limit=_EARLIER)
+            self._earlier = [m for m in messages if m.role == "user" and m.state == "live"]
+        most = self.limits.history
+        hidden = HiddenRanges.of(context.selection.hidden)
         whole = {m.seq for m in context.messages} - context.truncated
-        questions = [m for m in self._said if m.role == "user" and m.tokens > most > 0]
-        for message in questions:
-            if message.seq not in whole and message.id not in self._noted:
-                self._noted.add(message.id)
-                self.persistence.notify(
-                    f"the model no longer sees all of your message {title_of(message.content)!r}:"
-                    f" its {message.tokens:,} tokens are more than memory.max_history_tokens"
-                )
+        long = [m for m in (*self._earlier, *self._said) if m.role == "user" and m.tokens > most]
+        cut = [m for m in long if m.seq not in whole and not hidden.hides(m.seq)]
+        new = {m.id: m for m in cut if m.id not in self._noted}
+        if not new:
+            return
+        self._noted.update(new)
+        *others, latest = new.values()
+        title = repr(title_of(latest.content))
+        if others:
+            self.persistence.notify(
+                f"the model no longer sees all of {len(new)} of your messages, the latest {title}:"
+                " each has more tokens than memory.max_history_tokens"
+            )
+        else:
+            self.persistence.notify(
+                f"the model no longer sees all of your message {title}:"
+                f" its {latest.tokens:,} tokens are more than memory.max_history_tokens"
+            )
 
     def stop(self) -> None:
         """End the answer that is arriving; what arrived is kept."""
