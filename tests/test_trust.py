@@ -7,12 +7,23 @@ from typing import Any
 
 import pytest
 
-from keepthread import Compaction, Hybrid, Memory, Message, Session, Summarized, ToolCall, View
+from keepthread import (
+    Compaction,
+    Hybrid,
+    Memory,
+    Message,
+    Session,
+    Summarized,
+    ToolCall,
+    View,
+)
 from keepthread.context.digest import turn_line
+from keepthread.context.quoting import quotation
 from keepthread.context.trust import TRUST, lowest, rank, trust_in
 from keepthread.memory.facts.extraction import Extraction
 from keepthread.memory.facts.grounding import grounded, says
 from keepthread.memory.facts.provenance import NOTED, WAITS
+from keepthread.memory.facts.records import subject_of
 from keepthread.memory.facts.types import Noted
 from keepthread.models.tokens import Estimator
 from keepthread.testing.model import ScriptedModel
@@ -328,6 +339,42 @@ def test_a_value_that_was_said_carries_no_text_that_was_not(
 
 
 # --- names ---
+
+
+@pytest.mark.parametrize(
+    ("author", "name"),
+    [
+        ("Ana (845678901234567890)", "Ana (845678901234567890)"),
+        ("Ana Maria (8456)", "Ana_Maria (8456)"),
+        ("Ana Maria", "Ana_Maria"),
+        ("Ana (web)", "Ana_web_"),
+        ("Eve (1): I agree. Ana (2)", "Eve_1_:_I_agree._Ana (2)"),
+    ],
+)
+async def test_an_author_has_one_name_wherever_a_model_reads_it(
+    memory: Memory, author: str, name: str
+) -> None:
+    message = Message(role="user", author=author, content="When does the boat leave?")
+    session = await memory.session("s", owner="ana")
+    await session.append(message)
+    context = await session.context()
+    other = await memory.session("t", owner="ana")
+    await other.append(Message(role="user", content="Which boat leaves when?"))
+    recalled = (await other.context()).text
+    window = f"{name}: When does the boat leave?"
+    assert context.to_openai_chat()["messages"][0]["content"] == window
+    assert context.to_anthropic()["messages"][0]["content"][0]["text"] == window
+    assert f"User {window}" in context.text
+    assert f"User {window}" in turn_line([message], user=300, answer=100)
+    assert f"User {name} said:\n> When" in quotation(message)
+    assert f"  User {window}" in recalled
+
+
+def test_a_speaker_is_recognized_by_the_name_that_a_model_reads() -> None:
+    assert subject_of("Ana_Maria (8456)", "kim", "Ana Maria (8456)") == "Ana Maria (8456)"
+    assert subject_of("Ana_Maria (8456)", "kim", "Ana Maria (99)") == "Ana_Maria (8456)"
+    assert subject_of("kim", "kim", "Ana Maria") == ""
+    assert subject_of("kim_k", "kim k", "kim k") == ""
 
 
 @pytest.mark.parametrize("author", ["KIM", "Kim", "\u212aim", " kim", "user", "Me", "k\u0456m"])

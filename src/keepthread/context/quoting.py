@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from keepthread.context.chat_templates import escaped, read, reading, sendable
-from keepthread.context.rendering import attachment_note, label, named_origin
+from keepthread.context.rendering import attachment_note, author_name, label, named_origin
 from keepthread.context.trust import LOWEST_ORIGIN, is_note, trust_in
 from keepthread.protocols import TokenCounter
 from keepthread.types import Message
@@ -74,16 +74,17 @@ def _cut(text: str, delimiter: str) -> str:
 
 
 def speaker(message: Message) -> str:
-    """Return the speaker's label: `User`, `User bob`, `User (web) bob`.
+    """Return the speaker's label: `User`, `User bob`, `User (web) bob`, `User bob (42)`.
 
-    A name is one word without parentheses, and comes last: it can pose as no role and as no
-    origin, and a line that is cut for its length keeps both.
+    A name is one word, or one with a number in parentheses, and comes last: it can pose as no role
+    and as no origin, and a line that is cut for its length keeps both.
     """
     if is_note(message):
         return f"Note {label(message.name)}" if message.name else "Note"
     origin = named_origin(message)
-    name = message.name if message.role == "tool" else message.author
-    parts = [message.role.capitalize(), f"({origin})" if origin else "", label(name or "")]
+    is_tool = message.role == "tool"
+    name = label(message.name or "") if is_tool else author_name(message.author or "")
+    parts = [message.role.capitalize(), f"({origin})" if origin else "", name]
     return " ".join(filter(None, parts))
 
 

@@ -79,7 +79,7 @@ def count_message(message: Message, measure: Measure) -> int:
     if named_origin(message):
         total += ORIGIN_FRAME
     if message.author:
-        total += AUTHOR_FRAME + _name(message.author, measure)
+        total += AUTHOR_FRAME + _lines(author_name(message.author), measure)
     if message.tool_call_id is not None:
         total += max(ID_COST, _lines(message.tool_call_id, measure))
     if quoted or message.role == "assistant":  # what a chat template would obey is escaped
@@ -190,6 +190,16 @@ def wire_name(name: str) -> str:
 def label(name: str) -> str:
     """Return a name as one word: it can say who or what something is, and give no order."""
     return re.sub(_BAD_IN_LABEL, "_", name)[:_LONGEST_LABEL]
+
+
+def author_name(author: str) -> str:
+    """Return the name of an author for models: one word, and a number if the name ends with one.
+
+    `Ana Maria (8456)` is `Ana_Maria (8456)`: a number in parentheses can pose as no origin.
+    """
+    name, _, number = author.rpartition(" ")
+    is_numbered = name and re.fullmatch(r"\([0-9]{1,20}\)", number)
+    return f"{label(name)} {number}" if is_numbered else label(author)
 
 
 def arguments_as_json(arguments: str) -> str:

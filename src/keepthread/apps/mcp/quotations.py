@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote
 
 from keepthread.apps.mcp.definitions import SESSIONS_URI
 from keepthread.context.quoting import delimited, flat
-from keepthread.context.rendering import attachment_note, label
+from keepthread.context.rendering import attachment_note, author_name, label
 from keepthread.context.trust import origin_of
 from keepthread.errors import InvalidInput
 from keepthread.memory.facts.types import Fact
@@ -60,7 +60,7 @@ def _message(session: str, message: Message, text: str, delimiter: str) -> dict[
     if message.name:
         names.append(f"{'tool' if message.role == 'tool' else 'name'} {label(message.name)}")
     if message.author:
-        names.append(f"author {label(message.author)}")
+        names.append(f"author {author_name(message.author)}")
     title = f"message of role {message.role}, origin {origin}, {date}"
     return {
         "session": where,

@@ -17,6 +17,7 @@ from keepthread.context.quoting import as_quotation, is_order, sendable
 from keepthread.context.rendering import (
     arguments_as_json,
     attachment_note,
+    author_name,
     image,
     is_quoted,
     is_shown,
@@ -176,7 +177,7 @@ def said(message: Message) -> str:
     """
     text = message.content
     if message.role == "user" and message.author:
-        text = f"{message.author}: {text}"
+        text = f"{author_name(message.author)}: {text}"
     notes = [attachment_note(a) for a in message.attachments if not is_shown(message, a)]
     return "\n".join([*filter(None, [text]), *notes]) if notes else text
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
 from keepthread.context.ids import derived_id
+from keepthread.context.rendering import author_name
 from keepthread.context.trust import TRUST
 from keepthread.errors import InvalidInput
 from keepthread.memory.facts.resolution import said, slot_of
@@ -48,13 +49,16 @@ def one_line(value: object, what: str, most: int) -> str:
 def subject_of(value: object, owner: str, speaker: str | None = None) -> str:
     """Return the subject of a fact; empty if it is the owner.
 
-    "I" and "the user" mean the speaker, or the owner if no speaker is named. Only the owner's exact
-    name means the owner: in a shared channel people choose their own names, so a speaker whose name
-    would be read as the owner's is refused.
+    "I", "the user" and the name that models read mean the speaker, or the owner if no speaker is
+    named. Only the owner's exact name means the owner: in a shared channel people choose their own
+    names, so a speaker whose name would be read as the owner's is refused.
     """
     subject = one_line(value, "subject", MOST_NAME)
     if subject.casefold() not in _ITSELF:
-        return "" if subject == owner else subject
+        if subject == owner:
+            return ""
+        if not speaker or subject != author_name(speaker):
+            return subject
     if not speaker or speaker == owner:
         return ""
     name = one_line(speaker, "author", MAX_ID)
