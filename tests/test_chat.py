@@ -168,9 +168,7 @@ async def test_a_follow_up_question_is_remembered(place: Places) -> None:
             terminal.wait_for(READY)
             terminal.wait_for(re.compile(r"keepthread \S+ · scripted · a new session · /help"))
             ask(terminal, "Weather in Jakarta?", "Rain in Jakarta.")
-            terminal.wait_for(
-                re.compile(r"Weather in Jakarta\? · scripted · \d+ of 4,1\d\d tokens")
-            )
+            terminal.wait_for(re.compile(r"Weather in Jakarta\? · scripted · \d+ of 4,096 tokens"))
             ask(terminal, "How about Tokyo?", "Sun in Tokyo.")
             terminal.key("ctrl-d")
             assert terminal.exit_code() == 0

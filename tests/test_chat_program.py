@@ -36,7 +36,7 @@ async def test_an_answer_is_drawn_as_it_arrives_and_remembered(tmp_path: Path) -
         assert "• wind from west" in drawn
         assert "**" not in chat.seen
         assert "Sun in Tokyo." in chat.say("How about Tokyo?")
-        chat.sees(re.compile(r"weather in Jakarta\? · scripted · \d+ of 4,1\d\d tokens"))
+        chat.sees(re.compile(r"weather in Jakarta\? · scripted · \d+ of 4,096 tokens"))
         chat.leave()
     assert ANSWER.strip() in server.requests[1].context
     assert await home(tmp_path, server).said() == [
@@ -115,6 +115,23 @@ async def test_commands_show_what_a_chat_is_made_of(tmp_path: Path) -> None:
         assert "/why 2" in chat.say("/help why")
         chat.send("/quit")
         assert chat.ended() == 0
+
+
+async def test_the_budget_is_one_number_and_the_question_comes_on_top(tmp_path: Path) -> None:
+    used = re.compile(r"(\d+) of 4,096 tokens \(\d+%\), and \d+ of the question")
+    with ScriptedServer(otherwise=heard) as server:
+        here = home(tmp_path, server)
+        with here.chat("--session", "s") as chat:
+            chat.say("My dog is called Rex")
+            chat.say("And how old may he be by now, would you say?")
+            latest = used.search(chat.say("/why"))
+            assert latest is not None
+            chat.sees(re.compile(rf"scripted · {latest[1]} of 4,096 tokens"))
+            assert used.search(chat.say("/why 2"))
+            assert re.search(r"\d+ of 4,096 tokens \(\d+%\)$", chat.say("/context"), re.MULTILINE)
+            chat.leave()
+        shown = here.run("why", "s", "2").stdout.decode()  # 1 is that of /context
+        assert used.search(shown), shown
 
 
 async def test_commands_change_what_the_model_is_shown(tmp_path: Path) -> None:

@@ -44,6 +44,29 @@ class ContextReport:
     number: int | None = None
     turn: int = 0
     at: float = 0.0
+    history: int | None = None
+    """The budget of the history, to which a chat adds the question; None if it is not known."""
+
+    @property
+    def question(self) -> int:
+        """Return the tokens of the question that were added to the budget of the history."""
+        if self.history is None or self.why.budget <= self.history:
+            return 0
+        return self.why.sections.get("newest", 0)
+
+    @property
+    def tokens(self) -> int:
+        """Return the tokens used of the budget."""
+        return self.why.tokens - self.question
+
+    @property
+    def budget(self) -> int:
+        """Return the budget without the question that was added to it."""
+        return self.why.budget - self.question
+
+    def usage(self) -> str:
+        """Return what was used of the budget, for people."""
+        return f"{self.tokens:,} of {self.budget:,} tokens"
 
     def named(self) -> dict[str, Any]:
         """Return which context it is, as plain JSON."""

@@ -184,7 +184,7 @@ class Screen:
         """Draw the budget as a bar, then name what is in and what is out."""
         why = drawn.why
         head = Text.assemble((sanitize(session), "bold"), " · ").append(_named(drawn))
-        head.append("\n" if drawn.number else " · ").append(_used(why))
+        head.append("\n" if drawn.number else " · ").append(_used(drawn))
         self._out.print(head, soft_wrap=True)
         self._out.print()
         self._out.print(self._bar(why))
@@ -198,7 +198,7 @@ class Screen:
         """Draw the budget as a bar, and under it each section with its tokens and its share."""
         why = drawn.why
         head = Text.assemble((sanitize(session), "bold"), " · ").append(_named(drawn))
-        self._out.print(head.append(f" · {_used(why)}"), soft_wrap=True)
+        self._out.print(head.append(f" · {_used(drawn)}"), soft_wrap=True)
         self._out.print()
         self._out.print(self._bar(why))
         self._out.print()
@@ -263,7 +263,7 @@ class Screen:
         for drawn in (before, after):
             self._out.print()
             head = Text("" if drawn.number else "next · ", "dim").append(_named(drawn))
-            self._out.print(head.append(f" · {_used(drawn.why)}"), soft_wrap=True)
+            self._out.print(head.append(f" · {_used(drawn)}"), soft_wrap=True)
             self._out.print(self._bar(drawn.why))
         self._out.print()
         table = _table("section", ">before", ">after", ">change")
@@ -460,9 +460,10 @@ def _share(tokens: int, budget: int) -> str:
     return f"{tokens / budget:.1%}" if budget else ""
 
 
-def _used(why: Why) -> str:
-    share = f" ({why.tokens / why.budget:.0%})" if why.budget else ""
-    return f"{why.tokens:,} of {why.budget:,} tokens{share}"
+def _used(drawn: ContextReport) -> str:
+    share = f" ({drawn.tokens / drawn.budget:.0%})" if drawn.budget else ""
+    question = f", and {drawn.question:,} of the question" if drawn.question else ""
+    return f"{drawn.usage()}{share}{question}"
 
 
 def _text(text: str, style: str = "") -> Text:

@@ -45,11 +45,6 @@ class PromptLimits:
         self._settings = settings
         self._windows: dict[str, int] = {}
 
-    @property
-    def history(self) -> int:
-        """Return the tokens that are shown at most beside the newest message."""
-        return history_tokens(self._settings)
-
     async def window(self, model: ChatModel) -> int:
         """Return the tokens that a model takes; its service is asked until it answered once."""
         if given := self._settings.model.context_window:

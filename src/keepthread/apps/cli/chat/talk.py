@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from keepthread.apps.cli.chat.attachments import AttachedFile, Images, with_files
 from keepthread.apps.cli.chat.persistence import AWAY, Persistence
 from keepthread.apps.cli.chat.prompt_limits import PromptLimits, TooLong
+from keepthread.apps.cli.report_types import ContextReport
 from keepthread.context.context import Context
 from keepthread.context.hidden import HiddenRanges
 from keepthread.errors import (
@@ -54,6 +55,8 @@ class Answered:
 
     question: Message
     context: Context
+    history: int | None = None
+    """The budget of the history in this context."""
     text: str = ""
     answer: Message | None = None
     """The answer as stored; None if nothing arrived."""
@@ -65,6 +68,10 @@ class Answered:
     first: float = 0.0
     """Seconds until the first piece."""
     seconds: float = 0.0
+
+    def report(self) -> ContextReport:
+        """Return what the model saw, to be shown."""
+        return ContextReport(view=VIEW, why=self.context.why, history=self.history)
 
 
 class Talk:
@@ -181,7 +188,8 @@ class Talk:
             await self._load_images(asked)
             turn, context = await self._begun(stack, asked)
             self.unanswered = turn.user
-            answered = self.last = Answered(question=turn.user, context=context)
+            history = await self.history_budget()
+            answered = self.last = Answered(question=turn.user, context=context, history=history)
             self.answered.append(answered)
             try:
                 while True:
@@ -206,6 +214,10 @@ class Talk:
         counter = self.persistence.counter
         return await self.limits.too_long(self.model, counter, text, system or "")
 
+    async def history_budget(self) -> int | None:
+        """Return the budget of the history, without a question; None if it is the view's."""
+        return await self.limits.budget(self.model, 0) if self.limits else None
+
     async def context(self, turn: Turn) -> Context:
         """Return what the model sees: the history, and the newest message whole if it fits."""
         budget = None
@@ -217,13 +229,13 @@ class Talk:
 
     async def _warn_truncated(self, context: Context, newest: Message) -> None:
         """Show once which long messages before the newest the model no longer sees whole."""
-        if self.limits is None:
+        most = await self.history_budget()
+        if most is None:
             return
         if self._earlier is None:
             session = await self.session()
             messages = await session.messages(before=newest.seq, limit=_EARLIER)
             self._earlier = [m for m in messages if m.role == "user" and m.state == "live"]
-        most = self.limits.history
         hidden = HiddenRanges.of(context.selection.hidden)
         whole = {m.seq for m in context.messages} - context.truncated
         long = [m for m in (*self._earlier, *self._said) if m.role == "user" and m.tokens > most]
@@ -237,12 +249,14 @@ class Talk:
         if others:
             self.persistence.notify(
                 f"the model no longer sees all of {len(new)} of your messages, the latest {title}:"
-                " each has more tokens than memory.max_history_tokens"
+                f" each has more tokens than the history may have, {most:,}"
+                " (memory.max_history_tokens)"
             )
         else:
             self.persistence.notify(
                 f"the model no longer sees all of your message {title}:"
-                f" its {latest.tokens:,} tokens are more than memory.max_history_tokens"
+                f" its {latest.tokens:,} tokens are more than the history may have, {most:,}"
+                " (memory.max_history_tokens)"
             )
 
     def stop(self) -> None:

@@ -318,8 +318,7 @@ class Terminal:
         talk, persistence = self._chat.talk, self._chat.talk.persistence
         parts = [talk.model.name]
         if talk.last is not None:
-            context = talk.last.context
-            parts.append(f"{context.tokens:,} of {context.selection.budget:,} tokens")
+            parts.append(talk.last.report().usage())
         if persistence.away:
             parts.append("memory unavailable")
         if not persistence.kept:

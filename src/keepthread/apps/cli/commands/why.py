@@ -6,7 +6,7 @@ import typer
 
 from keepthread.apps.cli.invocation import Call, OwnerOption
 from keepthread.apps.cli.report_types import ContextReport
-from keepthread.apps.cli.wiring import context_options, current_counter
+from keepthread.apps.cli.wiring import context_options, current_counter, history_tokens
 from keepthread.context.diff import difference
 from keepthread.context.strategies import ALIASES, STRATEGIES
 from keepthread.errors import InvalidInput
@@ -47,13 +47,14 @@ async def why(
             "--view, --budget and --strategy apply to the next context only: use either them or N"
         )
     options = None
+    settings = call.config.settings
+    history = history_tokens(settings)
     if not number:
-        settings, counter = call.config.settings, current_counter(call)
-        options = context_options(settings, counter, _known(strategy))
+        options = context_options(settings, current_counter(call), _known(strategy))
     async with call.open_session(session, owner, options=options) as found:
-        before = await _kept(found, diff) if diff else None
+        before = await _kept(found, diff, history) if diff else None
         if number:
-            drawn = await _kept(found, number)
+            drawn = await _kept(found, number, history)
         else:
             context = await found.context(view, budget=budget)
             drawn = ContextReport(view=view or "chat", why=context.why)
@@ -85,7 +86,7 @@ def _known(strategy: str | None) -> str | None:
     return name
 
 
-async def _kept(session: Session, number: int) -> ContextReport:
+async def _kept(session: Session, number: int, history: int) -> ContextReport:
     """Return one of the contexts that were kept, or say how to keep some."""
     kept = await session.explanations(number)
     if not kept:
@@ -100,5 +101,10 @@ async def _kept(session: Session, number: int) -> ContextReport:
         )
     found = kept[-1]
     return ContextReport(
-        view=found.view, why=found.why, number=number, turn=found.turn, at=found.at
+        view=found.view,
+        why=found.why,
+        number=number,
+        turn=found.turn,
+        at=found.at,
+        history=history if found.view == "chat" else None,
     )

@@ -23,7 +23,7 @@ _SUMMARIES: Final = 1000
 async def context(chat: Chat, _: str) -> None:
     """Show what the model would see now, by section, in tokens and percent."""
     session = await chat.session()
-    chat.person.screen.context(session.id, await _next(session))
+    chat.person.screen.context(session.id, await _next(chat, session))
 
 
 async def why(chat: Chat, rest: str) -> None:
@@ -35,7 +35,7 @@ async def why(chat: Chat, rest: str) -> None:
     session = await chat.session()
     last = chat.talk.last
     if number == 1 and last is not None:
-        drawn = ContextReport(view=VIEW, why=last.context.why)
+        drawn = last.report()
     else:
         drawn = await _kept(chat, session, number)
     chat.person.screen.why(session.id, drawn)
@@ -49,7 +49,7 @@ async def _kept(chat: Chat, session: Session, number: int) -> ContextReport:
         if account.turn:
             kept[account.turn] = account  # the first of a turn is the one that was asked
     if not kept and number == 1:
-        return await _next(session)
+        return await _next(chat, session)
     if number > len(kept):
         hint = "" if keep else "; set memory.keep_why to 20 to keep the newest 20"
         answers = counted(len(kept), "answer")
@@ -59,12 +59,18 @@ async def _kept(chat: Chat, session: Session, number: int) -> ContextReport:
         )
     found = list(kept.values())[number - 1]
     return ContextReport(
-        view=found.view, why=found.why, number=number, turn=found.turn, at=found.at
+        view=found.view,
+        why=found.why,
+        number=number,
+        turn=found.turn,
+        at=found.at,
+        history=await chat.talk.history_budget() if found.view == VIEW else None,
     )
 
 
-async def _next(session: Session) -> ContextReport:
-    return ContextReport(view=VIEW, why=(await session.context(VIEW)).why)
+async def _next(chat: Chat, session: Session) -> ContextReport:
+    budget = await chat.talk.history_budget()
+    return ContextReport(view=VIEW, why=(await session.context(VIEW, budget=budget)).why)
 
 
 async def clear(chat: Chat, _: str) -> None:
