@@ -4,7 +4,7 @@ A process forgets in two tenants while it also writes there, and is killed befor
 store, or at any moment. A process that was open all the time writes more. After a new start the
 first call in each tenant is a search: the forgetting must be done, or never have begun. Then it is
 repeated, with or without its id, more is written, and the memory is opened again. Nothing that was
-acknowledged and that the forgetting could not mean may be lost, nothing forgotten may come back,
+acknowledged and that the forgetting does not match may be lost, nothing forgotten may come back,
 and no intent may stay. Intents are stored in small parts.
 """
 
