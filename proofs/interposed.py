@@ -61,4 +61,4 @@ async def opened(url: str, before: Before | None = None) -> AsyncIterator[Memory
 
 def store_intents_in_parts_of(entries: int) -> None:
     """Have this process store intents in parts of so many entries, to have several of them."""
-    setattr(plan, "ENTRIES" if hasattr(plan, "ENTRIES") else "_ENTRIES", entries)
+    plan.ENTRIES = entries

@@ -80,14 +80,11 @@ def test_commands_over_a_store_cover_all_owners_unless_one_is_named() -> None:
 def test_an_id_that_only_others_have_names_them_but_not_in_a_chat(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    expected = (
-        "error: default has no session 'only'; bea has a session with this id: --owner bea"
-    )
+    expected = "error: default has no session 'only'; bea has a session with this id: --owner bea"
     for command in ("show", "why", "export", "compact", "delete", "forget --session"):
         assert error(*command.split(), "only").endswith(expected)
     several = (
-        "carl has no session 'main';"
-        " ana, bea, default have sessions with this id: --owner NAME"
+        "carl has no session 'main'; ana, bea, default have sessions with this id: --owner NAME"
     )
     assert several in error("show", "main", "--owner", "carl")
     assert "there is no session 'onyl'; there is only" in error("show", "onyl", "--owner", "bea")

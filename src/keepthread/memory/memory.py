@@ -64,8 +64,7 @@ class Memory:
         self._build(Services(store, options or Options()), Tenants(), is_first=True)
 
     def _build(self, services: Services, tenants: "Tenants[Memory]", *, is_first: bool) -> None:
-        self.store = services.store
-        self.outbox: Outbox | None = getattr(self.store, "outbox", None)
+        self.outbox: Outbox | None = getattr(services.store, "outbox", None)
         """The messages that wait to be delivered, if the memory was opened with an outbox."""
         self.counter = services.counter
         self.views = services.views
@@ -75,6 +74,11 @@ class Memory:
         self._runtime = services.runtime
         self._tenants = tenants
         self._is_first = is_first
+
+    @property
+    def store(self) -> Store:
+        """Return the store: its log, records and search, below sessions and owners."""
+        return self._services.store
 
     @staticmethod
     def open(  # noqa: PLR0913 - configuration is arguments
@@ -186,7 +190,7 @@ class Memory:
         services = self._services
         made = object.__new__(Memory)
         made._build(
-            Services(self.store.tenant(name), services.options, services.runtime),
+            Services(services.store.tenant(name), services.options, services.runtime),
             self._tenants,
             is_first=False,
         )
@@ -202,7 +206,7 @@ class Memory:
         await self._runtime.background.close()
         for each in (self, *self._tenants):
             await each._services.close_search()  # noqa: SLF001 - of this class
-        await self.store.close()
+        await self._services.close()
 
     async def idle(self) -> None:
         """Wait until the background work is done: compactions, facts, explanations."""

@@ -75,7 +75,7 @@ class Tenants(Generic[T]):
 class SettlingStore:
     """A tenant's store that completes interrupted erasures before its first call.
 
-    A memory does so when it is opened, but its other tenants become known one by one.
+    So whichever call comes first, forgotten text is not read, and what is stored later stays.
     """
 
     def __init__(self, store: Store, services: "Services") -> None:
@@ -102,7 +102,8 @@ class Services:
     def __init__(self, store: Store, options: Options, runtime: Runtime | None = None) -> None:
         """Build them over a store; tenants of one engine pass what they share."""
         self._store = store
-        self.store = store if runtime is None else cast(Store, SettlingStore(store, self))
+        self.is_settled = False
+        self._settling = cast(Store, SettlingStore(store, self))
         self.counter = options.counter or best_counter()
         self.options = replace(options, counter=self.counter)  # tenants use the same counter
         self.views = {**DEFAULT_VIEWS, **(options.views or {})}
@@ -116,7 +117,6 @@ class Services:
             clock=options.clock,
             ids=options.ids,
         )
-        self.is_settled = False
         strategies = [view.strategy for view in self.views.values()]
         self.maintenance = Maintenance(
             store=self.store,
@@ -132,6 +132,15 @@ class Services:
             extractor=self._extractor(),
         )
         self._warned: set[Hashable] = set()
+
+    @property
+    def store(self) -> Store:
+        """Return the tenant's store."""
+        return self._store if self.is_settled else self._settling
+
+    async def close(self) -> None:
+        """Close the store."""
+        await self._store.close()
 
     def warn_once(self, about: Hashable) -> bool:
         """Return whether this warning is new; a server may request it each time."""

@@ -111,6 +111,8 @@ class ErasureCounts:
         """Sessions that were forgotten before, and are not counted again."""
         self.repeats: set[Detail] = set()
         """Texts in the records of sessions that stay, which repeat an erased message."""
+        self.gone: set[SessionKey] = set()
+        """Sessions whose messages could not be read, because they were deleted."""
         self._store = store
         self._views = views
         self._places: list[int] = []
@@ -127,7 +129,10 @@ class ErasureCounts:
             reasons = plan.reasons(session)
             details = self._details(sessions.get(session), plan)
             new = [seq for seq in plan.positions(session) if (session, seq) not in self._seen]
+            if new:
+                self.gone.add(session)
             async for page in messages_at(self._store, session, new):
+                self.gone.discard(session)
                 reading.add(len(page))
                 for message in page:
                     self._seen.add((session, message.seq))

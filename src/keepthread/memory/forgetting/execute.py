@@ -222,13 +222,14 @@ class Erasure:
         self._has_begun = intent.version > 0
         self._done = 0
 
-    async def preview(self, propagation: Propagation, progress: Progress | None = None) -> None:
-        """Count what will be erased, while it exists."""
+    async def preview(self, propagation: Propagation, progress: Progress | None = None) -> bool:
+        """Count what will be erased, and return whether all its sessions exist."""
         await self._counts.take(self._plan, self._sessions, progress)
         self._records = await (await self._derived(propagation)).count()
         self._records.pop(BLOB_USE, None)
         if number := await self._blobs().count(self._counts.probes):
             self._records[BLOB] = number
+        return not self._counts.gone
 
     def plan_receipt(self, receipt: Receipt) -> Receipt:
         """Return the receipt that is planned, and keep it in the intent."""

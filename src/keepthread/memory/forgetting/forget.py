@@ -71,25 +71,21 @@ class Forgetting:
         caller is canceled after the erasure began, it continues in the background.
         """
         query.check()
-        completed = None
-        if not dry_run:
-            if id and (stored := await find_receipt(self._store, self._reader, id)):
-                return stored.receipt
-            for intent in await open_intents(self._store):
-                is_same = intent.id == id if id else intent.query == query and not intent.done
-                if is_same and intent.reader == self._reader:
-                    completed = await self._complete(intent) or completed
-            if id and completed:
-                return completed
+        completed = None if dry_run else await self._completed(query, id)
+        if id and completed:
+            return completed
         if self._outbox is not None:
             await self._outbox.outbox.deliver()  # so that the log has all messages
-        sessions: Sessions = {}
-        plan = await choose(self._store, sessions, query, self._progress)
-        propagation = Propagation(self._store, plan, sessions, answers=answers)
-        await propagation.run()
-        intent = Intent(id or self._ids(), query, plan, answers, rewrite, reader=self._reader)
-        erasure = Erasure(self._store, intent, sessions, self._views, self._progress)
-        await erasure.preview(propagation, self._progress)
+        id = id or self._ids()
+        while True:
+            sessions: Sessions = {}
+            plan = await choose(self._store, sessions, query, self._progress)
+            propagation = Propagation(self._store, plan, sessions, answers=answers)
+            await propagation.run()
+            intent = Intent(id, query, plan, answers, rewrite, reader=self._reader)
+            erasure = Erasure(self._store, intent, sessions, self._views, self._progress)
+            if await erasure.preview(propagation, self._progress):
+                break  # else a session was deleted, perhaps before its copies were looked up
         affected = await self._answers(plan, sessions, propagation, erased=answers)
         receipt = replace(_blank(query, self._clock()), answers=affected, answers_erased=answers)
         planned = erasure.plan_receipt(receipt)
@@ -112,6 +108,17 @@ class Forgetting:
             if receipt := await self._complete(intent):
                 _log.info("completed an interrupted erasure of %d messages", receipt.messages)
         return len(intents)
+
+    async def _completed(self, query: ForgetQuery, id: str | None) -> Receipt | None:
+        """Return the receipt of an earlier erasure of this id, or this query, once it has ended."""
+        if id and (stored := await find_receipt(self._store, self._reader, id)):
+            return stored.receipt
+        receipt = None
+        for intent in await open_intents(self._store):
+            is_same = intent.id == id if id else intent.query == query and not intent.done
+            if is_same and intent.reader == self._reader:
+                receipt = await self._complete(intent) or receipt
+        return receipt
 
     async def _complete(self, intent: Intent) -> Receipt | None:
         """Complete an erasure; None if it never began."""

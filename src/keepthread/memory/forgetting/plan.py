@@ -7,7 +7,7 @@ it began stays, however late it is completed.
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from keepthread.context.ranges import Range, merged
 from keepthread.errors import Damaged, InvalidInput
@@ -220,8 +220,8 @@ def _author_of(owner: str, message: Message) -> str | None:
     return message.author
 
 
-ENTRIES: Final = 4000
-"""Entries of a plan that one record holds."""
+ENTRIES = 4000
+"""Entries of a plan that one record holds; tests and proofs set it."""
 
 
 class Intent(NamedTuple):
@@ -241,7 +241,7 @@ class Intent(NamedTuple):
     version: int = 0
     """The version of its record, by which processes notice each other; 0: it is not stored."""
 
-    async def store(self, store: Store, *, size: int = ENTRIES) -> "Intent":
+    async def store(self, store: Store) -> "Intent":
         """Store it as records of the tenant, and return it with its new version.
 
         A large plan has parts, which are written before the record names them: the stored intent is
@@ -258,11 +258,12 @@ class Intent(NamedTuple):
             "entries": entries,
         }
         version = self.version
-        if len(entries) > size:
+        if len(entries) > ENTRIES:
             if not version:
                 planning = value | {"entries": None}
                 version = await store.put(Scope(), FORGET, self.id, planning, version=0)
-            parts = {new_id(): entries[n : n + size] for n in range(0, len(entries), size)}
+            starts = range(0, len(entries), ENTRIES)
+            parts = {new_id(): entries[n : n + ENTRIES] for n in starts}
             for key, part in parts.items():
                 await store.put(Scope(), FORGET, key, {"of": self.id, "entries": part})
             value |= {"entries": [], "parts": [*parts]}
