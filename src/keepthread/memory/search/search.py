@@ -19,7 +19,7 @@ from keepthread.errors import (
 )
 from keepthread.memory.material import marks_of
 from keepthread.memory.runtime import Background
-from keepthread.memory.search.indexing import read_all, read_on
+from keepthread.memory.search.indexing import Indexing
 from keepthread.memory.search.ranking import CANDIDATES, SearchScope, ranked
 from keepthread.memory.search.vectors import Vectors
 from keepthread.protocols import Progress, Recalled, Recollection, Searchable, Store
@@ -134,6 +134,7 @@ class Searching:
         self.vectors = vectors
         self.weights = weights or DEFAULT
         self._background = background
+        self._indexing = Indexing(store)
         self._read_for: set[str] = set()
         """Owners whose vectors this process has begun to update."""
 
@@ -168,7 +169,7 @@ class Searching:
     ) -> None:
         """Index new messages, by words and by vectors."""
         finder = await self.finder()
-        await read_on(self.store, finder, owner=owner, session=session, progress=progress)
+        await self._indexing.catch_up(finder, owner=owner, session=session, progress=progress)
         if self.vectors:
             await self.vectors.catch_up(
                 self.store, finder, owner=owner, session=session, progress=progress
@@ -202,8 +203,8 @@ class Searching:
         finder = await self.finder()
         session = await self._key(filters)
         with suppress(ReadOnly):  # then only what was indexed before is searched
-            await read_on(
-                self.store, finder, owner=filters.owner, session=session, progress=progress
+            await self._indexing.catch_up(
+                finder, owner=filters.owner, session=session, progress=progress
             )
         if self.vectors:
             self.soon(filters.owner)
@@ -287,7 +288,7 @@ class Searching:
             # The messages that the window shows need not be found.
             due = [u for u in unread if u.session != session or u.until + 1 < before]
             backlog = sum(u.last - u.until for u in due)
-            return await self._ready(finder, owner, unread, backlog, notes)
+            return await self._ready(finder, owner, scope, backlog, notes)
 
         asked = query_of(query)
         if not asked.words:
@@ -327,7 +328,7 @@ class Searching:
         self,
         finder: Searchable,
         owner: str,
-        unread: Sequence[Unread],
+        session: SessionKey | None,
         backlog: int,
         notes: list[str],
     ) -> bool:
@@ -339,7 +340,7 @@ class Searching:
         done = False
         with suppress(ReadOnly):
             if 0 < backlog <= _AT_ONCE:
-                await read_all(self.store, finder, unread)
+                await self._indexing.catch_up(finder, owner=owner, session=session)
                 done = True
         if backlog > _AT_ONCE or (self.vectors and (backlog or owner not in self._read_for)):
             if len(self._read_for) >= _MAX_OWNERS:
