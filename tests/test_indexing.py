@@ -209,6 +209,21 @@ async def test_searches_of_several_event_loops_share_one_indexing_task(place: Op
     assert (place.index.calls, place.index.messages) == (SESSIONS, SESSIONS * EACH)
 
 
+async def test_a_search_finds_a_message_that_the_running_task_listed_too_early(
+    place: Opened,
+) -> None:
+    began, let_go = await held(place)
+    first = asyncio.create_task(place.search())
+    await reached(began)
+    session = await place.memory.session("s0")
+    await session.append(Message(role="user", content="late apples", id="late"))
+    second = asyncio.create_task(place.search())
+    await joined(place, 2)
+    let_go.set()
+    assert len(await first) >= SESSIONS * EACH
+    assert "late" in {hit.message.id for hit in await second}
+
+
 async def test_a_search_takes_over_from_an_event_loop_that_ended(place: Opened) -> None:
     began, let_go = await held(place)
 
