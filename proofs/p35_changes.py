@@ -5,6 +5,10 @@ started again, and so is their server. Meanwhile readers follow the feed, of one
 pages of random size, and sometimes continue from an older cursor. In the end a new reader reads all
 of it: it must hold every acknowledged change, each message once, in an order that the writers could
 see; and what the readers have seen must be the same, change for change.
+
+Where a process gives changes their times, as in SQLite, the clocks of the writers are wrong in many
+calls, ahead or back by days or years: each change must have the time of its own writer's clock, and
+none may be deleted.
 """
 
 import asyncio
@@ -34,6 +38,10 @@ SESSIONS = 6
 """Per owner; a deleted one is created again."""
 PATIENCE = 60.0
 SHOWN_WITHIN = 30.0
+_DAY: Final = 86_400.0
+STEPS: Final = (0.0, 0.0, 0.0, 8 * _DAY, 1500 * _DAY, -1 * _DAY, -1500 * _DAY)
+"""Seconds by which a clock is ahead in a call."""
+_TOLERANCE: Final = 5.0
 
 
 class Write(NamedTuple):
@@ -47,6 +55,8 @@ class Write(NamedTuple):
     began: int
     ended: int
     """0 if nobody knows whether it was done."""
+    ahead: float = 0.0
+    """Seconds by which the clock of its process was ahead."""
 
 
 def run(size: int, seed: int, progress: Progress) -> Outcome:
@@ -85,6 +95,7 @@ async def _run(
                 task.cancel()
         writes = [write for number in range(WRITERS) for write in _writes(folder, number)]
     broken = [*_missing(whole, writes), *_doubled(whole), *_disordered(whole, writes)]
+    broken += _mistimed(whole, writes, time.time() - time.monotonic())
     for reader in readers:
         broken += reader.differences(whole)
     figures: dict[str, int | float | str] = {
@@ -93,6 +104,7 @@ async def _run(
         "changes": len(whole),
         "processes killed": crew.killed,
         "server restarts": crew.restarts,
+        "calls with a wrong clock": sum(write.ahead != 0 for write in writes),
         "changes that readers saw": sum(len(reader.seen) for reader in readers),
         "times that a reader went back": sum(reader.went_back for reader in readers),
     }
@@ -190,7 +202,8 @@ class Crew:
         left = self.shares[number] - sum(1 for _ in _writes(self.folder, number))
         seed = self.rng.getrandbits(32)
         process = fresh_processes().Process(
-            target=_write, args=(self.folder, self.url, number, name, left, seed)
+            target=_write,
+            args=(self.folder, self.url, number, name, left, seed, self.place is None),
         )
         process.start()
         return process
@@ -220,14 +233,19 @@ class Crew:
                     raise RuntimeError(f"writer {each} ended with {ended.exitcode}")
 
 
-def _write(folder: Path, url: str, number: int, name: str, share: int, seed: int) -> None:
+def _write(
+    folder: Path, url: str, number: int, name: str, share: int, seed: int, is_timed_here: bool
+) -> None:
     rng = random.Random(seed)
+    clock, steps = time.time, STEPS if is_timed_here else (0.0,)
 
     async def work() -> None:
         async with opened(url, patience=PATIENCE) as store:
             with (folder / f"writer-{number}").open("a") as notes:
                 for call in range(share):
-                    await _do(store, rng, f"{name}.{call}", notes)
+                    ahead = rng.choice(steps)
+                    time.time = lambda ahead=ahead: clock() + ahead
+                    await _do(store, rng, f"{name}.{call}", notes, ahead)
 
     asyncio.run(work())
 
@@ -297,7 +315,7 @@ _ACTIONS: Final[dict[str, Callable[[_Call], Awaitable[None]]]] = {
 }
 
 
-async def _do(store: Store, rng: random.Random, id: str, notes: TextIO) -> None:
+async def _do(store: Store, rng: random.Random, id: str, notes: TextIO, ahead: float) -> None:
     """Do one thing, and note whether it was acknowledged."""
     call = _Call(store, rng, id)
     began = time.monotonic_ns()
@@ -311,7 +329,7 @@ async def _do(store: Store, rng: random.Random, id: str, notes: TextIO) -> None:
     else:
         ended = time.monotonic_ns() if call.is_sure else 0
     if call.kind:
-        write = Write(call.kind, call.owner, call.session, call.key, call.ids, began, ended)
+        write = Write(call.kind, call.owner, call.session, call.key, call.ids, began, ended, ahead)
         notes.write(json.dumps(write) + "\n")
         notes.flush()
 
@@ -375,6 +393,22 @@ def _disordered(whole: list[Change], writes: list[Write]) -> Iterator[str]:
                 finished += 1
             if at < latest:
                 yield f"{write} is at {at}, after {latest} was acknowledged"
+
+
+def _mistimed(whole: list[Change], writes: list[Write], offset: float) -> Iterator[str]:
+    """Find messages whose change has not the time at which its writer's clock was.
+
+    `offset` is the difference between the right clock and the monotonic one.
+    """
+    times = {(str(c.key), id): c.at for c in whole if c.kind == "messages_added" for id in c.ids}
+    for write in writes:
+        if not write.ended or write.kind != "messages_added":
+            continue
+        began, ended = (offset + write.ahead + each / 1e9 for each in (write.began, write.ended))
+        for id in write.ids:
+            at = times.get((write.key, id), 0.0)
+            if not began - _TOLERANCE < at < ended + _TOLERANCE:
+                yield f"{write} has the time {at}"
 
 
 PROOF = Proof(

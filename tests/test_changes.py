@@ -3,8 +3,8 @@
 import asyncio
 import random
 import time
-from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +12,8 @@ import pytest
 from keepthread import Memory, Message
 from keepthread.errors import CursorExpired, InvalidInput
 from keepthread.protocols import Store
-from keepthread.stores import PostgresStore, RedisStore, ram_changes
+from keepthread.stores import PostgresStore, RedisStore
+from keepthread.stores.changes import READINGS, count_expired
 from keepthread.stores.cursors import decode_cursor, encode_cursor
 from keepthread.stores.kinds import FACT, PIN, WHY
 from keepthread.stores.postgres.engine import PgLink
@@ -20,7 +21,7 @@ from keepthread.stores.postgres.schema import SQL
 from keepthread.stores.redis import changes as redis_changes
 from keepthread.stores.redis.changes import Announcer
 from keepthread.stores.redis.keys import index_of
-from keepthread.stores.sqlite import changes as sqlite_changes
+from keepthread.stores.sqlite import SQLiteStore
 from keepthread.types import JSON, Change, Page, Scope, SessionInfo
 from servers.postgres import PostgresServer
 from servers.redis import RedisServer
@@ -211,14 +212,11 @@ async def test_a_cursor_after_which_changes_were_deleted_is_refused(
     store: Store, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Changes are deleted when they are seven days old; nobody is told less without an error."""
-    monkeypatch.setattr(sqlite_changes, "_TRIM_EVERY", 1)
-    monkeypatch.setattr(ram_changes, "_TRIM_EVERY", 1)
     kind = request.node.callspec.params["store"]
     if kind == "redis":
         monkeypatch.setattr(redis_changes, "KEPT", 1)
-    else:
-        monkeypatch.setattr(sqlite_changes, "microseconds", days_ago(8))
-        monkeypatch.setattr(ram_changes, "microseconds", days_ago(8))
+    elif kind != "postgres":
+        step_clock(monkeypatch, -8 * DAY)
     idle = await store.put_session(SessionInfo(id="idle", owner="idle"))
     key = (await store.put_session(SessionInfo(id="s", owner="ana"))).key
     await store.append(key, [message("a")])
@@ -235,9 +233,7 @@ async def test_a_cursor_after_which_changes_were_deleted_is_refused(
         server.execute("UPDATE keepthread.changes SET at = at - 8 * 86400")
     else:
         monkeypatch.undo()
-        monkeypatch.setattr(sqlite_changes, "_TRIM_EVERY", 1)
-        monkeypatch.setattr(ram_changes, "_TRIM_EVERY", 1)
-    for _ in range(70 if kind == "postgres" else 2):
+    for _ in range(2 if kind == "redis" else 2 * READINGS):
         await store.append(key, [message("new")])
     for owner in ("ana", None):
         with pytest.raises(CursorExpired, match="7 days"):
@@ -252,8 +248,133 @@ async def test_a_cursor_after_which_changes_were_deleted_is_refused(
     assert [change.kind for change in shown] == ["session_deleted"]
 
 
-def days_ago(days: int) -> Callable[[], int]:
-    return lambda: time.time_ns() // 1000 - days * 86_400_000_000
+DAY = 86_400.0
+CLOCK = time.time
+
+
+def step_clock(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Set the clock of this process ahead or back."""
+    monkeypatch.setattr(time, "time", lambda: CLOCK() + seconds)
+
+
+# --- wrong clocks ---
+
+YEARS = 4 * 365 * DAY
+
+
+@pytest.fixture
+def kind(request: pytest.FixtureRequest) -> str:
+    """Return the kind of store, if a test can make its changes have wrong times."""
+    kind: str = request.node.callspec.params["store"]
+    if kind == "redis":
+        pytest.skip("its changes are ordered by the clock of its server")
+    return kind
+
+
+async def test_a_wrong_clock_changes_the_times_of_its_own_changes_alone(
+    store: Store, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kind == "postgres":
+        pytest.skip("its times are those of its server")
+    key = (await store.put_session(SessionInfo(id="s", owner="ana"))).key
+    steps = [0.0, YEARS, 0.0, -YEARS, 0.0, YEARS, -YEARS, 0.0]
+    began = time.time()
+    for number, step in enumerate(steps):
+        with monkeypatch.context() as patch:
+            step_clock(patch, step)
+            await store.append(key, [message("x", f"m{number}")])
+    added = (await everything(store, owner="ana"))[0][1:]
+    assert [change.ids for change in added] == [(f"m{number}",) for number in range(len(steps))]
+    for change, step in zip(added, steps, strict=True):
+        assert abs(change.at - began - step) < 60
+
+
+async def test_a_clock_that_is_ahead_for_a_few_changes_deletes_none(
+    store: Store, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kind == "postgres":
+        pytest.skip("its times are those of its server")
+    key = (await store.put_session(SessionInfo(id="s", owner="ana"))).key
+    count = 3 * READINGS
+    for number in range(count):
+        with monkeypatch.context() as patch:
+            step_clock(patch, YEARS if number % 3 else 0.0)
+            await store.append(key, [message("x", f"m{number}")])
+    assert len((await everything(store, owner="ana"))[0]) == 1 + count
+
+
+@pytest.mark.parametrize("ahead", [1, 300])
+async def test_changes_are_deleted_though_the_clock_was_ahead_for_some(
+    store: Store, kind: str, ahead: int, request: pytest.FixtureRequest
+) -> None:
+    with pytest.MonkeyPatch.context() as clock:
+        step_clock(clock, -10 * DAY)
+        key = (await store.put_session(SessionInfo(id="s", owner="ana"))).key
+        first = await store.changes(owner="ana", limit=0)
+        for step, count in ((YEARS, ahead), (-10 * DAY, 50)):
+            step_clock(clock, step)
+            for number in range(count):
+                await store.put(Scope(session=key), PIN, "p", number)
+    if kind == "postgres":
+        server = request.getfixturevalue("postgres")
+        step = f"CASE WHEN row_number() OVER (ORDER BY number) BETWEEN 2 AND {1 + ahead}"
+        server.execute(
+            f"UPDATE keepthread.changes c SET at = at + t.step FROM"
+            f" (SELECT number, {step} THEN {YEARS} ELSE {-10 * DAY} END AS step"
+            "  FROM keepthread.changes) t WHERE t.number = c.number"
+        )
+    assert len((await everything(store, owner="ana"))[0]) >= ahead + 50
+    new = 6 * READINGS
+    for number in range(new):
+        await store.append(key, [message("new", f"n{number}")])
+    left, _ = await everything(store, owner="ana")
+    assert [change.ids for change in left if change.session == "s"] == [
+        (f"n{number}",) for number in range(new)
+    ]
+    with pytest.raises(CursorExpired):
+        await store.changes(owner="ana", after=first.next)
+
+
+def test_the_oldest_changes_expire_in_their_order() -> None:
+    now, old, ahead = 100 * DAY, 90 * DAY, 200 * DAY
+    assert count_expired([], now) == 0
+    assert count_expired([old, old, now, old], now) == 2
+    assert count_expired([old, ahead, ahead, old, ahead, now], now) == 4
+    assert count_expired([ahead, ahead, now], now) == 0
+    assert count_expired([now - 7 * DAY, old], now) == 0
+
+
+# --- cursors ---
+
+
+async def test_a_cursor_of_what_an_older_copy_of_a_file_lacks_is_refused(tmp_path: Path) -> None:
+    async with await SQLiteStore.open(tmp_path / "chat.db") as store:
+        key = (await store.put_session(SessionInfo(id="s", owner="ana"))).key
+        shared = (await store.changes(owner="ana")).next
+        await store.backup(tmp_path / "copy.db")
+        await store.append(key, [message("lost")])
+        lost = (await store.changes(owner="ana")).next
+    async with await SQLiteStore.open(tmp_path / "copy.db") as store:
+        for number in range(3):  # the numbers of changes pass that of the lost one
+            with pytest.raises(CursorExpired):
+                await store.changes(owner="ana", after=lost)
+            await store.append(key, [message("x", f"m{number}")])
+        found = await store.changes(owner="ana", after=shared)
+        assert [change.ids for change in found] == [("m0",), ("m1",), ("m2",)]
+
+
+async def test_a_cursor_of_a_deleted_tenant_is_refused_by_one_of_the_same_name(
+    tmp_path: Path,
+) -> None:
+    async with await SQLiteStore.open(tmp_path / "chat.db") as store:
+        tenant = store.tenant("acme")
+        await tenant.put_session(SessionInfo(id="s", owner="ana"))
+        cursor = (await tenant.changes()).next
+        await store.drop_tenant("acme")
+        for number in range(3):
+            with pytest.raises(CursorExpired):
+                await tenant.changes(after=cursor)
+            await tenant.put_session(SessionInfo(id=f"s{number}", owner="ana"))
 
 
 async def test_a_cursor_that_no_page_had_is_refused(store: Store) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from keepthread.types import Change, SessionKey
-from proofs.p35_changes import PROOF, Write, _disordered, _doubled, _missing
+from proofs.p35_changes import PROOF, Write, _disordered, _doubled, _missing, _mistimed
 from tests.proving import hold
 
 
@@ -14,6 +14,7 @@ from tests.proving import hold
 def test_the_promise_holds(where: str) -> None:
     outcome = hold(PROOF, PROOF.on.get(where), 60 if where == "cluster" else None)
     assert int(outcome.figures["acknowledged"]) > 20
+    assert (int(outcome.figures["calls with a wrong clock"]) > 20) == (where == "sqlite")
 
 
 def fed() -> tuple[list[Change], list[Write]]:
@@ -31,7 +32,8 @@ def fed() -> tuple[list[Change], list[Write]]:
 
 def broken(changes: list[Change], writes: list[Write]) -> list[str]:
     found: list[Iterator[str]] = [_missing(changes, writes), _doubled(changes)]
-    return [line for lines in (*found, _disordered(changes, writes)) for line in lines]
+    found += [_disordered(changes, writes), _mistimed(changes, writes, 0.0)]
+    return [line for lines in found for line in lines]
 
 
 def test_the_check_accepts_a_sound_feed() -> None:
@@ -47,8 +49,9 @@ def test_the_check_accepts_a_sound_feed() -> None:
         lambda changes: [replace(c, ids=()) for c in changes],
         lambda changes: [replace(c, owner="bo") for c in changes],
         lambda changes: changes[:-1],
+        lambda changes: [replace(c, at=c.at + 86_400) for c in changes],
     ],
-    ids=["skipped", "repeated", "reordered", "without ids", "another's", "no end"],
+    ids=["skipped", "repeated", "reordered", "without ids", "another's", "no end", "other times"],
 )
 def test_the_check_notices(bend: Callable[[list[Change]], list[Change]]) -> None:
     changes, writes = fed()

@@ -1,7 +1,7 @@
 """Kinds of changes in the feed, and which records are announced; every backend does the same."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from keepthread.errors import CursorExpired
@@ -36,6 +36,27 @@ def change_of_record(scope: Scope, kind: str) -> int | None:
     return _OF_OWNER.get(kind)
 
 
+READINGS: Final = 64
+"""Changes whose times say together what time it is; also, the changes between two trimmings."""
+
+
+def count_expired(times: Iterable[float], now: float) -> int:
+    """Return how many of the oldest changes may be deleted; `times` are theirs, in their order.
+
+    A clock may be wrong for a while, so nothing is deleted by one reading of it: `now` is the
+    earliest time of the last `READINGS` changes. A change with a later time was written while the
+    clock was ahead; it is deleted with the next one in the feed, which is younger. So a change is
+    deleted early only while the clock is ahead for that many changes, and none is kept for good.
+    """
+    expired = 0
+    for count, at in enumerate(times, 1):
+        if at < now - KEPT:
+            expired = count
+        elif at <= now:
+            break
+    return expired
+
+
 RECENT: Final = 32
 """Changed keys that are kept with the number of a list of records."""
 
@@ -55,8 +76,11 @@ class RecordChanges(NamedTuple):
         return self.recent[-1][0] if self.recent else 0
 
     def add(self, key: str) -> "RecordChanges":
-        """Return the changes after one more; numbers never return."""
-        number = max(self.number + 1, microseconds())
+        """Return the changes after one more.
+
+        The clock only makes sure that numbers do not return after damage: none is read as a time.
+        """
+        number = max(self.number + 1, time.time_ns() // 1000)
         return RecordChanges([*self.recent[1 - RECENT :], (number, key)])
 
     def since(self, number: int) -> list[str] | None:
@@ -76,11 +100,6 @@ def change_of(
     return Change(
         kind=CHANGE_KINDS[kind], at=at, owner=owner, session=session, key=key, ids=tuple(ids)
     )
-
-
-def microseconds() -> int:
-    """Return the time of now; numbers of changes grow with it."""
-    return time.time_ns() // 1000
 
 
 def join_ids(ids: Sequence[str]) -> str:

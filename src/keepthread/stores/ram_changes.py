@@ -1,21 +1,19 @@
 """The feed of changes in memory, for `RamStore`."""
 
+import time
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Final
 
 from keepthread.stores.backend import Feed, FeedPage
 from keepthread.stores.changes import (
-    KEPT,
+    READINGS,
     RecordChanges,
     change_of,
     check_trimmed,
-    microseconds,
+    count_expired,
 )
 from keepthread.stores.cursors import check_position
 from keepthread.types import Change, Scope, SessionInfo, SessionKey
-
-_TRIM_EVERY: Final = 64
 
 
 class _Changes:
@@ -29,8 +27,9 @@ class _Changes:
     def add(self, number: int, change: Change) -> None:
         self.numbers.append(number)
         self.changes.append(change)
-        if number % _TRIM_EVERY == 0:
-            old = bisect_right(self.numbers, number - KEPT * 1_000_000)
+        if len(self.changes) % READINGS == 0:
+            now = min(each.at for each in self.changes[-READINGS:])
+            old = count_expired((each.at for each in self.changes), now)
             if old:
                 self.trimmed = self.numbers[old - 1]
                 del self.numbers[:old], self.changes[:old]
@@ -54,11 +53,11 @@ class RamChanges:
         ids: Sequence[str] = (),
     ) -> None:
         """Add a change to the feeds of its owner and of the tenant."""
-        number = self._last = max(self._last + 1, microseconds())
+        self._last += 1
         about = (session.id, session.key) if session else ("", SessionKey(""))
-        change = change_of(kind, number / 1e6, owner, *about, ids)
+        change = change_of(kind, time.time(), owner, *about, ids)
         for whose in (owner, None):
-            self._feeds.setdefault((tenant, whose), _Changes()).add(number, change)
+            self._feeds.setdefault((tenant, whose), _Changes()).add(self._last, change)
 
     def note_record(self, tenant: str, scope: Scope, change: int, kind: str, key: str) -> None:
         """Add the change of a record of an owner or of the tenant."""

@@ -20,7 +20,7 @@ _FILES: Final = (
     "vectors",
     "views",
 )
-FORMAT: Final = 26
+FORMAT: Final = 27
 """The format this keepthread reads and writes; every edit of the schema raises it."""
 READERS: Final = (
     "06bc1be",
@@ -33,6 +33,7 @@ READERS: Final = (
     "4b0347d",
     "3b81ce5",
     "91fb2ee",
+    "4763f5a",
 )
 """The last commits that read the formats before this one, that of the newest last."""
 

@@ -30,7 +30,7 @@ def _by_name(text: str) -> dict[str, str]:
 
 SQL: Final = _by_name(_read("statements.sql"))
 
-FORMAT: Final = 10
+FORMAT: Final = 11
 """The format this keepthread reads and writes; every edit of `schema.sql` raises it."""
 READERS: Final = (
     "06bc1be",
@@ -40,6 +40,7 @@ READERS: Final = (
     "06d9ea0",
     "3d25284",
     "91fb2ee",
+    "4763f5a",
 )
 """The last commits that read the formats before this one, that of the newest last."""
 

@@ -109,11 +109,12 @@ CREATE TABLE naming (
 
 CREATE INDEX naming_by_session ON naming (sid);
 
--- The feed of changes. A number is the time in microseconds, or one more than the last, so numbers grow
--- with every change of a tenant. A change contains no text: it says what to read again.
+-- The feed of changes. A number is one more than that of the tenant's last change, and says nothing about
+-- time: clocks may be wrong. A change contains no text: it says what to read again.
 CREATE TABLE changes (
     tenant  TEXT    NOT NULL,
     number  INTEGER NOT NULL,
+    at      REAL    NOT NULL,  -- seconds since 1970
     owner   TEXT    NOT NULL,
     sid     INTEGER NOT NULL,
     kind    INTEGER NOT NULL,

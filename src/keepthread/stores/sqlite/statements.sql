@@ -221,29 +221,33 @@ INSERT INTO records (tenant, sid, owner, kind, key, value, made_of, guard) VALUE
 UPDATE records SET guard = ? WHERE version = ?
 
 -- name: last_change
-SELECT coalesce(max(number), 0) FROM changes WHERE tenant = ?
+SELECT number, at FROM changes WHERE tenant = ? ORDER BY number DESC LIMIT 1
 
 -- name: last_change_of_owner
-SELECT coalesce(max(number), 0) FROM changes WHERE tenant = ? AND owner = ?
+SELECT number, at FROM changes WHERE tenant = ? AND owner = ? ORDER BY number DESC LIMIT 1
+
+-- name: time_of_change
+SELECT at FROM changes WHERE tenant = ? AND number = ?
 
 -- name: insert_change
-INSERT INTO changes (tenant, number, owner, sid, kind, session, ids)
-VALUES (
-    ?,
-    max(?, coalesce((SELECT number + 1 FROM changes WHERE tenant = ? ORDER BY number DESC LIMIT 1), 0)),
-    ?, ?, ?, ?, ?
-)
+INSERT INTO changes (tenant, number, at, owner, sid, kind, session, ids) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: changes
-SELECT number, owner, sid, kind, session, ids FROM changes
+SELECT number, at, owner, sid, kind, session, ids FROM changes
 WHERE tenant = ? AND number > ? ORDER BY number LIMIT ?
 
 -- name: changes_of_owner
-SELECT number, owner, sid, kind, session, ids FROM changes
+SELECT number, at, owner, sid, kind, session, ids FROM changes
 WHERE tenant = ? AND owner = ? AND number > ? ORDER BY number LIMIT ?
 
+-- name: earliest_recent_time
+SELECT min(at) FROM (SELECT at FROM changes WHERE tenant = ? ORDER BY number DESC LIMIT ?)
+
+-- name: oldest_times
+SELECT number, at FROM changes WHERE tenant = ? AND at <= ? ORDER BY number LIMIT ?
+
 -- name: old_changes
-SELECT number, owner FROM changes WHERE tenant = ? AND number < ? ORDER BY number LIMIT ?
+SELECT number, owner FROM changes WHERE tenant = ? AND number <= ? ORDER BY number LIMIT ?
 
 -- name: delete_changes
 DELETE FROM changes WHERE tenant = ? AND number <= ?

@@ -21,7 +21,7 @@ BEGIN
         keepthread.change_place(), number, _sid, date_part('epoch', clock_timestamp()), _tenant, _kind,
         _owner, _session, _ids);
     IF number % 64 = 0 THEN
-        PERFORM keepthread.trim_changes(_tenant, date_part('epoch', clock_timestamp()) - 604800);
+        PERFORM keepthread.trim_changes(_tenant);
     END IF;
 END
 $$;
@@ -60,26 +60,47 @@ BEGIN
 END
 $$;
 
--- Delete the oldest changes before a time, some at a time, and note how far. One at a time does it, so
--- that nobody waits.
-CREATE FUNCTION keepthread.trim_changes(_tenant integer, _before double precision) RETURNS void
+-- Delete some of the changes that are older than seven days, and note how far. One at a time does it, so
+-- that nobody waits. The server's clock may be wrong for a while, so nothing is deleted by one reading of
+-- it: it is as late as the earliest time of the last 64 changes. A change with a later time was written
+-- while the clock was ahead, and is deleted with the next one, which is younger.
+CREATE FUNCTION keepthread.trim_changes(_tenant integer) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
-    old record;
+    present     double precision;
+    one         record;
+    last_place  xid8;
+    last_number bigint;
 BEGIN
     IF NOT pg_try_advisory_xact_lock(hashtextextended('keepthread.changes', _tenant)) THEN
         RETURN;
     END IF;
-    FOR old IN
-        SELECT c.place, c.number, c.owner, c.at FROM keepthread.changes c
-        WHERE c.tenant = _tenant ORDER BY c.place, c.number LIMIT 256
+    present := (
+        SELECT min(r.at) FROM (
+            SELECT c.at FROM keepthread.changes c
+            WHERE c.tenant = _tenant ORDER BY c.place DESC, c.number DESC LIMIT 64
+        ) r);
+    FOR one IN
+        SELECT c.place, c.number, c.at FROM keepthread.changes c
+        WHERE c.tenant = _tenant AND c.at <= present ORDER BY c.place, c.number LIMIT 256
     LOOP
-        EXIT WHEN old.at >= _before;
+        EXIT WHEN one.at >= present - 604800;
+        last_place := one.place;
+        last_number := one.number;
+    END LOOP;
+    IF last_place IS NULL THEN
+        RETURN;
+    END IF;
+    FOR one IN
+        SELECT c.place, c.number, c.owner FROM keepthread.changes c
+        WHERE c.tenant = _tenant AND (c.place, c.number) <= (last_place, last_number)
+        ORDER BY c.place, c.number LIMIT 256
+    LOOP
         DELETE FROM keepthread.changes c
-        WHERE c.tenant = _tenant AND c.place = old.place AND c.number = old.number;
+        WHERE c.tenant = _tenant AND c.place = one.place AND c.number = one.number;
         INSERT INTO keepthread.trimmed AS t (tenant, owner, place, number)
-        SELECT _tenant, whose, old.place, old.number
-        FROM unnest(ARRAY[''::bytea] || array_remove(ARRAY[old.owner], '')) AS whose
+        SELECT _tenant, whose, one.place, one.number
+        FROM unnest(ARRAY[''::bytea] || array_remove(ARRAY[one.owner], '')) AS whose
         ON CONFLICT (tenant, owner) DO UPDATE SET place = excluded.place, number = excluded.number;
     END LOOP;
 END

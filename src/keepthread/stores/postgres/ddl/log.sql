@@ -237,7 +237,7 @@ BEGIN
         greatest(pg_current_xact_id(), pg_snapshot_xmax(pg_current_snapshot())), change, _sid,
         date_part('epoch', clock_timestamp()), _tenant, 3, theirs, session, ARRAY[_id]);
     IF change % 64 = 0 THEN
-        PERFORM keepthread.trim_changes(_tenant, date_part('epoch', clock_timestamp()) - 604800);
+        PERFORM keepthread.trim_changes(_tenant);
     END IF;
 END
 $$;
