@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from keepthread.errors import CursorExpired
 from keepthread.stores.kinds import FACT, FOLD, MARKS, NOTE, PIN, RECEIPT, SYSTEM
@@ -89,6 +89,25 @@ class RecordChanges(NamedTuple):
             if known == number:
                 return list(dict.fromkeys(key for _, key in self.recent[place + 1 :]))
         return None
+
+
+class FeedHolder(NamedTuple):
+    """A transaction after whose beginning no change is shown until it ends."""
+
+    transaction: str
+    database: str | None
+    """Where it runs; None if that is unknown."""
+    seconds: float | None
+    """How long it has run; None if the role may not read that."""
+
+
+@runtime_checkable
+class HoldableFeed(Protocol):
+    """A store whose feed waits for transactions, which may be those of other programs."""
+
+    async def feed_holder(self) -> FeedHolder | None:
+        """Return the oldest transaction that the feed waits for, if there is one."""
+        ...
 
 
 def change_of(

@@ -4,15 +4,20 @@ Labels are routes as the code writes them, never paths: an id in a label would b
 series for each. Workers write to files of one folder, and the process that started them adds up.
 """
 
+import asyncio
 import re
+import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from keepthread.apps.http.access import LOG, route_of
 from keepthread.apps.http.caller import identity_of
+from keepthread.errors import KeepthreadError
 from keepthread.memory.tracing import RemoteParent, open_server_span
+from keepthread.stores.changes import FeedHolder, HoldableFeed
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -22,8 +27,13 @@ _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "O
 _SECONDS: Final = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
+_EVERY: Final = 15.0
+_LONG: Final = 60.0
+"""Seconds after which a transaction that holds the feed back is logged."""
+
+
 class Metrics:
-    """Counts the requests of one worker."""
+    """Counts the requests of one worker, and what holds its feed of changes back."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         """Register with a registry of one's own by default."""
@@ -41,6 +51,30 @@ class Metrics:
             buckets=_SECONDS,
             registry=self.registry,
         )
+        self._held = Gauge(
+            "keepthread_feed_held_seconds",
+            "Age of the oldest transaction that keeps later changes from being shown.",
+            registry=self.registry,
+            multiprocess_mode="mostrecent",
+        )
+        self._holder, self._seen_at, self._is_logged = "", 0.0, False
+
+    def note_feed_holder(self, holder: FeedHolder | None) -> None:
+        """Show how long the feed has been held back, and log it once if that is long."""
+        if holder is None:
+            self._held.set(0)
+            return
+        if holder.transaction != self._holder:
+            self._holder, self._is_logged = holder.transaction, False
+            self._seen_at = time.monotonic()
+        seconds = holder.seconds
+        if seconds is None:
+            seconds = time.monotonic() - self._seen_at
+        self._held.set(seconds)
+        if seconds > _LONG and not self._is_logged:
+            self._is_logged = True
+            fields = {"database": holder.database, "transaction": holder.transaction}
+            LOG.warning("a transaction holds back the feed", extra={"fields": fields})
 
     def count(self, scope: "Scope", status: int, seconds: float) -> None:
         """Count one request."""
@@ -48,6 +82,14 @@ class Metrics:
         route = route_of(scope)
         self._requests.labels(method, route, str(status)).inc()
         self._seconds.labels(route).observe(seconds)
+
+
+async def watch_feed(store: HoldableFeed, metrics: Metrics, every: float = _EVERY) -> None:
+    """Look from time to time what holds the feed back, until cancelled."""
+    while True:
+        with suppress(KeepthreadError):
+            metrics.note_feed_holder(await store.feed_holder())
+        await asyncio.sleep(every)
 
 
 _FAILED: Final = 500

@@ -22,12 +22,13 @@ import uvicorn
 from keepthread.apps.http.access import LOG, JsonLines
 from keepthread.apps.http.app import create_app
 from keepthread.apps.http.connections import BoundedProtocol
-from keepthread.apps.http.metrics import Metrics, expose
+from keepthread.apps.http.metrics import Metrics, expose, watch_feed
 from keepthread.apps.http.settings import KIB, HttpSettings
 from keepthread.apps.http.state import WorkerState
 from keepthread.errors import KeepthreadError
 from keepthread.memory.memory import Memory
 from keepthread.memory.tracing import server_tracer
+from keepthread.stores.changes import HoldableFeed
 from keepthread.text_caches import clear_text_caches
 
 STARTUP_FAILED: Final = 3
@@ -103,9 +104,12 @@ async def serve(
         with _signals(state, server):
             if started is not None:
                 started()
-            purging = asyncio.create_task(_purge(state))
+            tasks = [asyncio.create_task(_purge(state))]
+            if isinstance(memory.store, HoldableFeed):
+                tasks.append(asyncio.create_task(watch_feed(memory.store, metrics)))
             await server.serve([listener])
-            purging.cancel()
+            for task in tasks:
+                task.cancel()
         await state.finish()
         if shown is not None:
             shown.shutdown()

@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 from keepthread.errors import Damaged
 from keepthread.stores.backend import Feed, FeedPage
-from keepthread.stores.changes import ADDED, ERASED, change_of, expired_cursor
+from keepthread.stores.changes import ADDED, ERASED, FeedHolder, change_of, expired_cursor
 from keepthread.stores.codec import unpack_id
 from keepthread.stores.cursors import check_position
 from keepthread.stores.postgres.engine import PgEngine
@@ -34,6 +34,12 @@ async def read(engine: PgEngine, tenant: int, wanted: Feed) -> FeedPage:
     at = (int(rows[-1][0]), rows[-1][1]) if rows else (place or 0, number)
     found = [_decode(*row[2:]) for row in rows[: wanted.limit]]
     return FeedPage(found, [now if rows or history else "", *at])
+
+
+async def holder(engine: PgEngine) -> FeedHolder | None:
+    """Return the oldest transaction that readers wait for, in any database of the server."""
+    rows = await engine.call(SQL["feed_holder"])
+    return FeedHolder(*rows[0]) if rows else None
 
 
 def _decode(

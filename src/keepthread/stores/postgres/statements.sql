@@ -87,6 +87,9 @@ SELECT * FROM keepthread.owners(%s::integer)
 -- name: blob_owners
 SELECT * FROM keepthread.blob_owners(%s::integer)
 
+-- name: feed_holder
+SELECT * FROM keepthread.feed_holder()
+
 -- name: changes
 SELECT * FROM keepthread.changes(%s::integer, %s, %s::text, %s, %s)
 

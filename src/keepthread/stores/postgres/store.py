@@ -15,6 +15,7 @@ from keepthread.protocols import (
     Updates,
 )
 from keepthread.stores.backend import Append, Feed, FeedPage, Gather, Listing, Position, Put, Tail
+from keepthread.stores.changes import FeedHolder
 from keepthread.stores.codec import new_id
 from keepthread.stores.front import Front
 from keepthread.stores.postgres import changes, log, maintenance, records, sessions, tenants
@@ -267,3 +268,7 @@ class PostgresStore(Front[PostgresBackend]):
 
     async def finder(self) -> Searchable:
         return await self.backend.finder(self._tenant)
+
+    async def feed_holder(self) -> FeedHolder | None:
+        """Return the oldest transaction that the feed waits for, in any database of the server."""
+        return await changes.holder(self.backend.engine)

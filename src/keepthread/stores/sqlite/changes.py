@@ -109,7 +109,7 @@ def drop_some(db: sqlite3.Connection, tenant: str, most: int) -> bool:
 def read(db: sqlite3.Connection, tenant: str, wanted: Feed) -> FeedPage:
     """Return the changes after a position: the number of a change, and its time.
 
-    The time tells changes with the same number apart, if the file is an older copy of itself or the
+    Another time means another change: the file is an older copy of itself, or the
     tenant was deleted and created again.
     """
     whose = () if wanted.owner is None else (wanted.owner,)

@@ -19,6 +19,7 @@ from keepthread.apps.cli.settings.settings import ModelSettings
 from keepthread.apps.cli.stores import file_of, is_server, place_of
 from keepthread.apps.cli.wiring import best_counter, key_of, model_of
 from keepthread.errors import InvalidInput, KeepthreadError, ModelDenied, ModelUnavailable
+from keepthread.stores.changes import FeedHolder, HoldableFeed
 from keepthread.stores.front import every_session
 from keepthread.stores.sqlite import SQLiteStore
 from keepthread.stores.sqlite.file import FileFacts
@@ -26,6 +27,7 @@ from keepthread.types import Durability, Message
 
 _RACE: Final = ((3, 7, 0), (3, 51, 2))
 _LONG_LOG: Final = 64 << 20
+_LONG_TRANSACTION: Final = 10.0
 _NETWORK: Final = {"9p", "afs", "ceph", "cifs", "davfs", "glusterfs", "lustre", "nfs", "nfs4"} | {
     *("smb3", "smbfs", "vboxsf", "fuse.davfs2", "fuse.glusterfs", "fuse.rclone", "fuse.s3fs"),
     "fuse.sshfs",
@@ -66,6 +68,8 @@ async def _about_store(call: Call) -> tuple[Sequence[Finding], Sequence[Finding]
             store = _about_sqlite_store(await memory.store.facts(), memory.store.durability)
         else:
             store = [*about_server(place_of(call.url), memory.store.durability)]
+        if isinstance(memory.store, HoldableFeed):
+            store.append(about_feed(await memory.store.feed_holder()))
     unready = sum(not session.ready for session in sessions)
     return store, [about_sessions(len(sessions), sum(s.messages for s in sessions), unready)]
 
@@ -150,6 +154,19 @@ def about_server(place: str, durability: Durability) -> Sequence[Finding]:
     return (
         Finding(what="server", found=place),
         Finding(what="durability", found=durability, advice=lost if durability == "memory" else ""),
+    )
+
+
+def about_feed(holder: FeedHolder | None) -> Finding:
+    """Look at whether a transaction keeps changes from being shown."""
+    if holder is None or (holder.seconds is not None and holder.seconds < _LONG_TRANSACTION):
+        return Finding(what="feed", found="shows changes at once")
+    where = f"in database {holder.database}" if holder.database else "in an unknown database"
+    some = "an unknown time" if holder.seconds is None else f"{holder.seconds:,.0f} seconds"
+    return Finding(
+        what="feed",
+        found=f"waits for transaction {holder.transaction} {where}, which has run for {some}",
+        advice="later changes are not shown until it ends; end it if its program has forgotten it",
     )
 
 

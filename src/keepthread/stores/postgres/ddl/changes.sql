@@ -156,6 +156,23 @@ BEGIN
 END
 $$;
 
+-- The oldest transaction that writes, in any database of the server: readers of the feed stop before it.
+-- How long it has run is NULL if the owner of this function may not read that.
+CREATE FUNCTION keepthread.feed_holder()
+RETURNS TABLE (transaction text, database text, seconds double precision)
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog AS $$
+    SELECT t.number::text, t.database::text, date_part('epoch', clock_timestamp() - t.began)
+    FROM (
+        SELECT l.transactionid, a.datname, a.xact_start
+        FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+        WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted
+          AND l.pid <> pg_backend_pid()
+        UNION ALL
+        SELECT p.transaction, p.database, p.prepared FROM pg_prepared_xacts p
+    ) t (number, database, began)
+    ORDER BY age(t.number) DESC LIMIT 1
+$$;
+
 -- The history that the numbers of transactions belong to: another database server, or a standby that
 -- took over and may have lost some, starts another one.
 CREATE FUNCTION keepthread.history() RETURNS text
