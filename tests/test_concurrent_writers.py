@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keepthread import Memory, Message
+from keepthread.stores.kinds import BLOB_USE
+from keepthread.stores.ram import RamStore
+from keepthread.types import Record, Scope
 from tests.seeds import SEED
 
 if TYPE_CHECKING:
@@ -132,3 +135,20 @@ async def check(crowd: Crowd) -> None:
         assert set(places) <= set(crowd.acknowledged[session.key])
         assert len(set(places)) == len(places)
     assert (await crowd.memories[1].admin.verify()).sound
+
+
+class DeletedInTheMeantime(RamStore):
+    """A store in which another program deletes a session before its blobs are listed."""
+
+    async def scan(self, scope: Scope, kind: str | None = None, **bounds: Any) -> list[Record]:
+        if kind == BLOB_USE and scope.session and await self.get_session("fork", "default"):
+            await self.delete_session(scope.session)
+        return await super().scan(scope, kind, **bounds)
+
+
+async def test_forgetting_passes_over_a_session_that_is_deleted_in_the_meantime() -> None:
+    async with Memory(DeletedInTheMeantime()) as memory:
+        session = await memory.session("fork")
+        await session.append(Message(role="user", content="a secret", author="p"))
+        await memory.forget(author="p")
+        assert await memory.list_sessions() == []
