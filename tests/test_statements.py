@@ -34,13 +34,18 @@ PATIENCE: Final = 20.0
 CREATED: Final = "created"
 """A database that the test of PostgreSQL's functions creates."""
 
+_OLD_CHANGES: Final = "test_changes.py::test_a_cursor_after_which_changes_were_deleted_is_refused"
 ELSEWHERE: Final = {
     "readable": "test_brief.py::test_090_and_094_the_tables_of_the_note_are_views_on_postgres",
     "readable_json": "test_brief.py::test_090_and_094_the_tables_of_the_note_are_views_on_postgres",
     "count_pieces": "test_finding.py::test_the_largest_session_goes_with_the_whole_index",
-    "old_changes": "test_changes.py::test_a_cursor_after_which_changes_were_deleted_is_refused",
-    "delete_changes": "test_changes.py::test_a_cursor_after_which_changes_were_deleted_is_refused",
-    "note_trimmed": "test_changes.py::test_a_cursor_after_which_changes_were_deleted_is_refused",
+    "earliest_recent_time": _OLD_CHANGES,
+    "oldest_times": _OLD_CHANGES,
+    "old_changes": _OLD_CHANGES,
+    "delete_changes": _OLD_CHANGES,
+    "note_trimmed": _OLD_CHANGES,
+    "feed_holder": "test_feed_holder.py::"
+    "test_a_transaction_of_another_database_holds_the_feed_back_and_is_named",
     "points_behind": "test_postgres_finding.py::test_without_pgvector_all_vectors_are_compared",
 }
 """What runs only under conditions that are costly to make, and the test that makes them."""
