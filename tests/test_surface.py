@@ -29,6 +29,32 @@ def test_everything_public_is_documented() -> None:
         assert getattr(keepthread, name).__doc__, name
 
 
+def test_public_names_can_be_read_without_any_driver() -> None:
+    code = (
+        "import asyncio, inspect, sys\n"
+        "for driver in ('psycopg', 'redis'):\n"
+        "    sys.modules[driver] = None  # as if it were not installed\n"
+        "import keepthread, keepthread.stores\n"
+        "from keepthread import *\n"
+        "for module in (keepthread, keepthread.stores):\n"
+        "    members = dict(inspect.getmembers(module))\n"
+        "    assert all(hasattr(module, name) for name in module.__all__)\n"
+        "assert set(keepthread.__all__) <= members.keys() | set(dir(keepthread))\n"
+        "assert not isinstance(RamStore(), (PostgresStore, RedisStore))\n"
+        "for store in (PostgresStore, RedisStore):\n"
+        "    try:\n"
+        "        asyncio.run(store.open('postgresql://localhost/none'))\n"
+        "    except keepthread.KeepthreadError as error:\n"
+        "        print(type(error).__name__, error)\n"
+    )
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert result.stdout.splitlines() == [
+        "Unavailable the PostgreSQL store needs psycopg: pip install 'keepthread[postgres]'",
+        "Unavailable the Redis store needs redis-py: pip install 'keepthread[redis]'",
+    ], result.stderr
+
+
 @pytest.mark.serial
 def test_importing_costs_little_beside_its_engines() -> None:
     """Compare CPU above an empty interpreter, in one run: a machine's speed cancels out.

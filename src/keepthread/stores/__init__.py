@@ -3,6 +3,8 @@
 import importlib
 import typing
 
+from keepthread.errors import Unavailable
+
 if typing.TYPE_CHECKING:
     from keepthread.stores.postgres import PostgresStore
     from keepthread.stores.ram import RamStore
@@ -15,5 +17,21 @@ __all__ = ["PostgresStore", "RamStore", "RedisStore", "SQLiteStore"]
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module(f"{__name__}.{name.removesuffix('Store').lower()}")
+    try:
+        module = importlib.import_module(f"{__name__}.{name.removesuffix('Store').lower()}")
+    except Unavailable as error:
+        return _without_driver(name, str(error))
     return getattr(module, name)
+
+
+def _without_driver(name: str, reason: str) -> type:
+    """Return a class in place of a store whose driver is missing; opening it raises the reason.
+
+    `hasattr`, `import *` and `inspect.getmembers` read every name, so reading must not raise.
+    """
+
+    async def refuse(*_: object, **__: object) -> typing.NoReturn:
+        raise Unavailable(reason)
+
+    values = {"__doc__": f"{reason}.", "__module__": __name__, "open": staticmethod(refuse)}
+    return type(name, (), values)

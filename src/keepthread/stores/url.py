@@ -1,5 +1,6 @@
 """Open a store by its URL: a file, a server, or the memory of this process."""
 
+import importlib
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path, PurePath
@@ -129,7 +130,7 @@ async def _queued(path: str, url: str, seconds: float | None, **settings: Any) -
 def _waiting(url: str, seconds: float) -> dict[str, Any]:
     """Return the settings for this timeout; raise now if the driver is missing."""
     if scheme_of(url) in POSTGRES:
-        _ = stores.PostgresStore
+        importlib.import_module("keepthread.stores.postgres")
         return {"deadline": seconds}
     if scheme_of(url) in REDIS:
         # Needs the driver, which is optional.
