@@ -1,5 +1,8 @@
 """Token counters: what they cover, which one is chosen, and what they survive."""
 
+import os
+import socket
+import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
@@ -50,6 +53,45 @@ def test_without_a_vocabulary_one_warning_and_the_estimator(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert counter().name == "~o200k"
+
+
+@pytest.mark.parametrize("answers", [False, True], ids=["silent", "refusing"])
+def test_a_vocabulary_that_cannot_be_downloaded_costs_seconds_and_one_line(
+    tmp_path: Path, answers: bool
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        host, port = proxy.getsockname()
+        if answers:  # nothing listens there any more
+            proxy.close()
+        environ = {
+            **{name: value for name, value in os.environ.items() if "proxy" not in name.lower()},
+            "HTTPS_PROXY": f"http://{host}:{port}",
+            "TIKTOKEN_CACHE_DIR": str(tmp_path),
+        }
+        code = (
+            "import asyncio, keepthread, logging, time\n"
+            "logging.basicConfig()\n"
+            "async def main():\n"
+            "    async with keepthread.Memory.open('ram://') as memory:\n"
+            "        await memory.session('a')\n"
+            "started = time.monotonic()\n"
+            "asyncio.run(main())\n"
+            "print(time.monotonic() - started < 30)\n"
+        )
+        result = subprocess.run(
+            [sys.executable, "-c", code],
+            check=True,
+            capture_output=True,
+            text=True,
+            env=environ,
+            timeout=120,
+        )
+    assert result.stdout == "True\n"
+    warning, source = result.stderr.splitlines()
+    assert "UserWarning: token counts are estimates: tiktoken cannot download" in warning
+    assert "TIKTOKEN_CACHE_DIR" in warning
+    assert "openaipublic" not in warning
+    assert source.startswith("  ")  # the line of the program, which Python adds
 
 
 def test_an_unknown_vocabulary_is_refused_by_name() -> None:

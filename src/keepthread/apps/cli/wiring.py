@@ -32,12 +32,7 @@ def best_counter(vocabulary: str = VOCABULARIES[0]) -> tuple[TokenCounter, str]:
     try:
         return Tiktoken(vocabulary), ""
     except Unavailable as error:
-        if error.__cause__ is None:  # it is not installed
-            return Estimator(vocabulary), str(error)
-        return Estimator(vocabulary), (
-            "tiktoken cannot load its vocabulary, which it downloads once; if offline, put it into "
-            f"a folder and set TIKTOKEN_CACHE_DIR to it ({type(error.__cause__).__name__})"
-        )
+        return Estimator(vocabulary), str(error)
 
 
 def current_counter(call: Call) -> TokenCounter:

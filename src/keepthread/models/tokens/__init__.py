@@ -53,14 +53,15 @@ class Estimator:
 def counter(vocabulary: str = "o200k") -> TokenCounter:
     """Return the best available counter: exact if tiktoken is installed, else the estimator.
 
-    Warns once if tiktoken is installed but cannot load its vocabulary.
+    tiktoken downloads a vocabulary on first use. If that fails or takes more than five seconds,
+    this warns once and returns the estimator.
     """
     _check(vocabulary)
     if importlib.util.find_spec("tiktoken"):
         try:
             return Tiktoken(vocabulary)
         except Unavailable as error:
-            warnings.warn(f"{error}. Using an estimate instead.", stacklevel=2)
+            warnings.warn(f"token counts are estimates: {error}", stacklevel=2)
     return Estimator(vocabulary)
 
 

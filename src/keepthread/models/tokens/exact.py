@@ -1,5 +1,13 @@
 """Exact counts with tiktoken (extra `tokens`), for the vocabularies o200k and cl100k."""
 
+import functools
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from tempfile import gettempdir
 from typing import Any, Final
 
 from keepthread.context.rendering import count_message
@@ -7,6 +15,10 @@ from keepthread.errors import Unavailable
 from keepthread.types import Message
 
 _CHUNK: Final = 32_768
+_URL: Final = "https://openaipublic.blob.core.windows.net/encodings/{}_base.tiktoken"
+_FOLDERS: Final = ("TIKTOKEN_CACHE_DIR", "DATA_GYM_CACHE_DIR")
+_TIMEOUT: Final = 5.0
+"""Seconds that a program waits for the download of a vocabulary."""
 
 
 class Tiktoken:
@@ -30,6 +42,15 @@ class Tiktoken:
         return count_message(message, self.measure)
 
 
+def is_cached(name: str, environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether tiktoken has a vocabulary on disk, so that it loads without a network."""
+    folder = next((environ[each] for each in _FOLDERS if each in environ), None)
+    cache = Path(gettempdir(), "data-gym-cache") if folder is None else Path(folder)
+    url = _URL.format(name)
+    file = cache / hashlib.sha1(url.encode(), usedforsecurity=False).hexdigest()
+    return file.is_file()
+
+
 def _load(name: str) -> Any:
     try:
         import tiktoken  # noqa: PLC0415 - an optional driver
@@ -37,10 +58,28 @@ def _load(name: str) -> Any:
         raise Unavailable(
             "exact token counts need tiktoken: pip install 'keepthread[tokens]'"
         ) from None
+    load = functools.partial(tiktoken.get_encoding, f"{name}_base")
     try:
-        return tiktoken.get_encoding(f"{name}_base")
+        return load() if is_cached(name) else _downloaded(load)
     except Exception as error:
         raise Unavailable(
-            f"tiktoken cannot load the vocabulary {name}: {error}. It is downloaded once; if "
-            "offline, put it into a folder and set TIKTOKEN_CACHE_DIR to it"
+            f"tiktoken cannot download its vocabulary {name} ({type(error).__name__}); connect to"
+            " the network once, or put the file into a folder and set TIKTOKEN_CACHE_DIR to it"
         ) from error
+
+
+def _downloaded(load: Callable[[], Any]) -> Any:
+    """Return what `load` returns, unless the network takes too long: tiktoken has no timeout.
+
+    A download that is only slow continues in its thread, so that the next program has the file.
+    """
+    result: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(load())
+        except BaseException as error:  # noqa: BLE001 - raised by the caller
+            result.set_exception(error)
+
+    threading.Thread(target=run, name="keepthread-vocabulary", daemon=True).start()
+    return result.result(_TIMEOUT)

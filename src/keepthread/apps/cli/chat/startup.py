@@ -1,13 +1,10 @@
 """From the command line to a conversation: which model, which memory, which session."""
 
-import hashlib
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
-from pathlib import Path
-from tempfile import gettempdir
 from typing import Any, Final, NamedTuple
 
 from keepthread.apps.cli.chat.offline_files import offline_files_of
@@ -21,11 +18,9 @@ from keepthread.errors import Unavailable
 from keepthread.memory.memory import Memory, Opening
 from keepthread.memory.owner import OwnerMemory
 from keepthread.models.tokens import Estimator, Tiktoken
+from keepthread.models.tokens.exact import is_cached
 from keepthread.protocols import TokenCounter
 from keepthread.types import Message
-
-_VOCABULARY: Final = "https://openaipublic.blob.core.windows.net/encodings/{}_base.tiktoken"
-_FOLDERS: Final = ("TIKTOKEN_CACHE_DIR", "DATA_GYM_CACHE_DIR")
 
 
 class LateCounter:
@@ -66,13 +61,8 @@ class LateCounter:
 
 def chat_counter(environ: Mapping[str, str], vocabulary: str) -> TokenCounter:
     """Return the exact counter if it can be had without a download, else the estimator."""
-    if find_spec("tiktoken") is None:
-        return LateCounter(vocabulary, exact=False)
-    folder = next((environ[name] for name in _FOLDERS if name in environ), None)
-    cache = Path(gettempdir(), "data-gym-cache") if folder is None else Path(folder)
-    address = _VOCABULARY.format(vocabulary)
-    name = hashlib.sha1(address.encode(), usedforsecurity=False).hexdigest()
-    return LateCounter(vocabulary, exact=(cache / name).is_file())
+    exact = find_spec("tiktoken") is not None and is_cached(vocabulary, environ)
+    return LateCounter(vocabulary, exact=exact)
 
 
 TIMEOUT: Final = 2.0
