@@ -229,6 +229,25 @@ def test_a_very_long_question_over_many_messages_is_answered_soon() -> None:
 # --- signs ---
 
 
+def test_a_neighbor_ranks_after_the_match_that_brought_it() -> None:
+    long = "There is more about that topic which may be useful for the coming weeks. " * 8
+    lines = ("Ann: I am allergic to hazelnuts.", f"Bob: {long}", "Ann: Yes.", f"Bob: {long}")
+    asking = [Message(role="user", content="May I eat hazelnuts?", seq=1, created_at=9 * DAY)]
+    index = Index({1: talk(*lines), 2: asking})
+    ranked = index.ask("May I eat hazelnuts?")
+    assert index.said(ranked)[:2] == ["May I eat hazelnuts?", "I am allergic to hazelnuts."]
+    assert [each.reason for each in ranked[2:]] == ["next to a matching message"] * 2
+    assert [each.score for each in ranked] == sorted([r.score for r in ranked], reverse=True)
+
+
+def test_one_earlier_chat_with_an_assistant_is_ranked_as_one() -> None:
+    """The question, not answered yet, is a segment without an assistant."""
+    asking = [Message(role="user", content="May I eat nuts?", seq=1, created_at=9 * DAY)]
+    assert CorpusStats.of(Index({1: chat("Hello.", "Hi."), 2: asking}).found.segments).assisted
+    assert not CorpusStats.of(Index({1: asking}).found.segments).assisted
+    assert not CorpusStats().assisted
+
+
 def test_who_is_named_goes_first() -> None:
     index = Index({1: talk("Ann: I like tea.", "Bob: I like tea.", "Cid: Fine.")})
     ranked = index.ask("What does Bob like, tea?")

@@ -95,8 +95,12 @@ class CorpusStats(Sequence[Segment]):
 
     @property
     def assisted(self) -> bool:
-        """Return whether an assistant takes part in most segments."""
-        return 2 * self._totals.answered > len(self.starts)
+        """Return whether an assistant takes part in at least half of the segments.
+
+        With one earlier conversation, the segment of a question without an answer is the other
+        half.
+        """
+        return 0 < len(self.starts) <= 2 * self._totals.answered
 
     def __eq__(self, other: object) -> bool:
         """Return whether another sequence has the same segments."""

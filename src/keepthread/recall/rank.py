@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
-from keepthread.recall.candidates import Candidate
+from keepthread.recall.candidates import NEIGHBORS, Candidate
 from keepthread.recall.corpus import CorpusStats
 from keepthread.recall.features import Features, features_of
-from keepthread.recall.positions import LENGTH_BITS
+from keepthread.recall.positions import LENGTH_BITS, MESSAGE
 from keepthread.recall.query import Query
 from keepthread.recall.weights import DEFAULT, ConversationKind, Profile, Weights
 from keepthread.types import Embedding, Found, Part
@@ -114,8 +114,11 @@ def rank(
         known = [c for c in known if c.near or c.date]
     of = [parts[c.place >> LENGTH_BITS] for c in known]
     features = features_of(query, known, of, asked, vectors)
-    scores = _weighed(features, _profile(kind, asked if vectors else None), len(known))
-    order = sorted(range(len(known)), key=scores.__getitem__, reverse=True)
+    profile = _profile(kind, asked if vectors else None)
+    scores = _weighed(features, profile, len(known))
+    if profile.near > 0:
+        scores = _up_to_matches(scores, known, features)
+    order = sorted(range(len(known)), key=lambda n: (scores[n], known[n].own > 0), reverse=True)
     reasons = Reasons(query, found, features, of)
     return [Ranked(of[n].place, scores[n], n, reasons) for n in order]
 
@@ -134,3 +137,38 @@ def _weighed(features: Features, profile: Profile, count: int) -> list[float]:
         if weight:
             totals = [t + weight * value for t, value in zip(totals, column, strict=True)]
     return totals
+
+
+def _up_to_matches(
+    scores: Sequence[float], known: Sequence[Candidate], features: Features
+) -> list[float]:
+    """Return the scores, those of neighbors not above the score of the match that brought them.
+
+    A neighbor is a message without a word of the query. It would rank before its match by its
+    length alone, and take its room. One that has what the query asks for may: an answer by the
+    named speaker, a time, or a meaning nearer than the match's.
+    """
+    best: dict[int, int] = {}
+    for n, each in enumerate(known):
+        if each.own > 0:
+            message = each.place >> MESSAGE
+            if message not in best or each.own > known[best[message]].own:
+                best[message] = n
+    speaker, when = features.get("speaker"), features.get("when")
+    meaning = features.get("meaning")
+    limited = list(scores)
+    for n, each in enumerate(known):
+        if each.own > 0 or (speaker and speaker[n]) or (when and when[n]):
+            continue
+        message = each.place >> MESSAGE
+        matches = [
+            (share * known[match].own, match)
+            for step, share in NEIGHBORS
+            if (match := best.get(message - step)) is not None
+            and known[match].segment == each.segment
+        ]
+        if matches:
+            match = max(matches)[1]
+            if not (meaning and meaning[n] > meaning[match]):
+                limited[n] = min(scores[n], scores[match])
+    return limited
