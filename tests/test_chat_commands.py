@@ -40,6 +40,7 @@ from keepthread.memory.memory import Opening
 from keepthread.memory.owner import OwnerMemory
 from keepthread.testing.contract import Letters
 from keepthread.testing.model import Line, ScriptedModel
+from keepthread.testing.server import ScriptedServer
 from keepthread.types import JSON, Reply, ToolCall, Usage
 
 OWNER = "ana"
@@ -779,6 +780,18 @@ async def test_another_model_answers_from_now_on(tmp_path: Path) -> None:
         assert "scripted answers (openai)" in await it.do("/model")
         assert "small is used for the rest of this chat" in await it.do("/model small")
         assert it.talk.model.name == "small"
+
+
+async def test_a_model_that_the_service_does_not_offer_is_refused(tmp_path: Path) -> None:
+    offered = ["scripted", "larger", "claude-opus-9-20270115"]
+    with ScriptedServer([], models=offered) as server:
+        async with desk(tmp_path, model__base_url=server.openai) as it:
+            with pytest.raises(InvalidInput, match="does not offer large; did you mean larger"):
+                await it.do("/model large")
+            assert it.talk.model is it.model
+            for name in ("larger", "claude-opus-9", "claude-opus-9-latest"):
+                await it.do(f"/model {name}")
+                assert it.talk.model.name == name
 
 
 async def test_without_a_key_the_model_stays_and_it_says_what_to_do(tmp_path: Path) -> None:

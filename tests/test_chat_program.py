@@ -240,7 +240,12 @@ async def test_facts_go_from_chat_to_chat_and_files_in_and_out(tmp_path: Path) -
 
 
 def test_models_and_system_prompts_are_chosen_at_the_start_and_later(tmp_path: Path) -> None:
-    script = [Say("First.", usage=Usage(input=2000, output=1, cached=1500)), "Second.", "Third."]
+    script = [
+        Say("First.", usage=Usage(input=2000, output=1, cached=1500)),
+        "Second.",
+        Say(status=400),
+        "Third.",
+    ]
     with ScriptedServer(script, key="k", models=["small", "large"]) as server:
         here = home(
             tmp_path,
@@ -256,17 +261,17 @@ def test_models_and_system_prompts_are_chosen_at_the_start_and_later(tmp_path: P
             assert "Second." in chat.say("And you?")
             chat.sees(re.compile(r"^Who are you\? · large · ", re.MULTILINE))
             assert re.search(r"this session +[\d,]+ +1,500 ", chat.say("/cost"))
-            assert "medium is used for the rest of this chat" in chat.say("/model medium")
+            refused = flat(chat.say("/model medium"))
+            assert "does not offer medium; did you mean small or large?" in refused
             failed = chat.say("And who are you?")
             assert "error: " in failed
-            assert "medium" in failed
             assert "/retry asks again" in failed
             chat.say("/model small")
             assert "Third." in chat.say("/retry")
             assert "the latest question has an answer" in chat.say("/retry")
             chat.leave()
         models = [(asked.wire, asked.body["model"], asked.system) for asked in server.requests]
-        assert [model for _, model, _ in models] == ["small", "large", "small"]
+        assert [model for _, model, _ in models] == ["small", "large", "large", "small"]
         assert {wire for wire, _, _ in models} == {"anthropic"}
         assert all(system.startswith("Be brief.") for *_, system in models)
         assert server.requests[2].text == "And who are you?"

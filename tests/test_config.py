@@ -554,6 +554,27 @@ def test_config_shows_each_value_and_where_it_comes_from(
     assert "did you mean memory.strategy?" in wrong.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("get", "model.name"), "to show a setting, write `keepthread config model.name`"),
+        (("get", "model"), "to show a setting, write `keepthread config model`"),
+        (("get", "model.nam"), "model.nam is not a setting; did you mean model.name?"),
+        (("get", "xyzzy"), "to show a setting, write `keepthread config KEY`"),
+        (("sett", "model.name", "m"), "did you mean `keepthread config set`?"),
+        (("memory.stratgy", "hybrid"), "did you mean memory.strategy?"),
+        (("model.name", "a b"), "`keepthread config set model.name 'a b'`"),
+    ],
+)
+def test_words_that_config_does_not_take_are_answered_with_those_it_takes(
+    folder: Path, words: tuple[str, ...], hint: str
+) -> None:
+    result = keepthread("config", *words)
+    assert result.returncode == 2
+    assert hint in " ".join(result.stderr.split())
+    assert "config set get" not in result.stderr
+
+
 # --- what becomes of settings ---
 
 

@@ -132,6 +132,14 @@ def test_a_view_that_is_not_one_is_refused(view: Any) -> None:
         Options(views={"chat": view})
 
 
+@pytest.mark.parametrize("budget", ["4000", 4000.0, True, None, -1])
+def test_a_budget_is_a_number_of_tokens(budget: Any) -> None:
+    with pytest.raises(InvalidInput, match="a view's budget must be a whole number of tokens"):
+        View(budget)
+    with pytest.raises(InvalidInput, match=r"not '4000'; did you mean 4000\?$"):
+        View("4000")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+
+
 def test_a_view_takes_an_instance_of_a_strategy() -> None:
     wrong: Any = Hybrid
     with pytest.raises(InvalidInput, match=r"not the class Hybrid; did you mean Hybrid\(\)\?$"):

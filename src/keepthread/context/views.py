@@ -79,7 +79,13 @@ class View:
     """The material that is read for the strategy, a copy of the strategy's own `needs`."""
 
     def __post_init__(self) -> None:
-        """Refuse a class in place of its instance, and what is not a strategy."""
+        """Refuse a budget that is not a number, a class in place of its instance, and the like."""
+        budget: object = self.budget
+        if type(budget) is not int or budget < 0:
+            hint = f"; did you mean {budget}?" if str(budget).isdecimal() else ""
+            raise InvalidInput(
+                f"a view's budget must be a whole number of tokens, not {budget!a:.60}{hint}"
+            )
         strategy: object = self.strategy
         if isinstance(strategy, type):
             name = strategy.__name__

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
 from keepthread.apps.cli.settings.fields import WEB
@@ -82,6 +83,8 @@ class ModelList(NamedTuple):
     """Whether anything answers at the address."""
     denied: bool = False
     """Whether it asks for a key, or for another."""
+    complete: bool = True
+    """Whether the service has named all its models: some list them by pages."""
 
     @property
     def note(self) -> str:
@@ -104,9 +107,11 @@ def list_models(settings: ModelSettings, key: str | None) -> ModelList:
 
     address = address_of(settings)
     try:
-        models: list[dict[str, Any]] = json.loads(_asked(settings, key))["data"]
+        page: dict[str, Any] = json.loads(_asked(settings, key))
+        models: list[dict[str, Any]] = page["data"]
         newest = sorted(models, key=lambda each: -each.get("created", 0))
-        return ModelList([each["id"] for each in newest if isinstance(each["id"], str)])
+        names = [each["id"] for each in newest if isinstance(each["id"], str)]
+        return ModelList(names, complete=not page.get("has_more"))
     except HTTPError as error:
         if error.code in _DENIED:
             refused = "rejects the key" if key else "requires a key, and none is set"
@@ -123,6 +128,21 @@ def list_models(settings: ModelSettings, key: str | None) -> ModelList:
 def offers(names: Sequence[str], name: str) -> bool:
     """Return whether a model is among those that a service names, as Ollama names it too."""
     return name in names or f"{name}:latest" in names
+
+
+def refusal(settings: ModelSettings, key: str | None, name: str) -> str:
+    """Return why a service has no model of that name; nothing if it may have one.
+
+    Anthropic and OpenAI also accept names without the date, which they do not list.
+    """
+    found = list_models(settings, key)
+    alias = f"{name.removesuffix('-latest')}-"
+    if not (found.names and found.complete) or offers(found.names, name):
+        return ""
+    if any(each.startswith(alias) for each in found.names):
+        return ""
+    near = get_close_matches(name, found.names, 3) or found.names[:3]
+    return f"{address_of(settings)} does not offer {name}; did you mean {' or '.join(near)}?"
 
 
 def models_at(service: Service, key: str | None) -> ModelList:

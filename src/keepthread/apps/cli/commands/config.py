@@ -5,7 +5,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from difflib import unified_diff
+from difflib import get_close_matches, unified_diff
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, TypeVar, cast
@@ -36,7 +36,7 @@ from keepthread.apps.cli.settings.load import (
 )
 from keepthread.apps.cli.settings.secrets import secret_of, source_of
 from keepthread.apps.cli.settings.settings import default_path
-from keepthread.apps.cli.settings.sources import no_setting, value_of
+from keepthread.apps.cli.settings.sources import KEYS, NAMED, no_setting, value_of
 from keepthread.apps.cli.wiring import needs_key
 from keepthread.errors import InvalidInput
 from keepthread.stores.url import shown
@@ -347,8 +347,22 @@ def config(
         _ACTIONS[key](call, given)
         return
     if given:
-        raise InvalidInput(f"to change a setting, write `keepthread config set {key} {given[0]}`")
+        raise InvalidInput(_instead_of(str(key), given))
     _show(call, key)
+
+
+def _instead_of(key: str, words: Sequence[str]) -> str:
+    """Return what to write instead of `config KEY WORDS`, where nothing like it exists."""
+    setting = words[0]
+    if key in ("get", "show"):
+        known = any(f"{each}.".startswith(f"{setting}.") for each in (*KEYS, *NAMED))
+        what = "" if known else f"{no_setting(setting)}; "
+        return f"{what}to show a setting, write `keepthread config {setting if known else 'KEY'}`"
+    if near := get_close_matches(key, _ACTIONS, 1):
+        return f"{key} is not an action; did you mean `keepthread config {near[0]}`?"
+    if key not in KEYS and key.partition(".")[0] not in NAMED:
+        return no_setting(key)
+    return f"to change a setting, write `keepthread config set {key} {shlex.quote(setting)}`"
 
 
 def _path_of_settings(call: Call, words: Sequence[str]) -> None:

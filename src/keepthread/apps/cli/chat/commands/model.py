@@ -7,7 +7,7 @@ from keepthread.apps.cli.chat.chat import Chat
 from keepthread.apps.cli.chat.commands.common import brief, newest, unanswered
 from keepthread.apps.cli.report_types import counted
 from keepthread.apps.cli.sanitize import sanitize
-from keepthread.apps.cli.services import list_models
+from keepthread.apps.cli.services import list_models, refusal
 from keepthread.apps.cli.settings.secrets import secret_of
 from keepthread.apps.cli.wiring import model_of, needs_key
 from keepthread.errors import InvalidInput
@@ -38,8 +38,12 @@ async def model(chat: Chat, rest: str) -> None:
         rows = [(each, "in use" if each == name else "") for each in chat.models]
         chat.person.screen.rows(rows, "", "")
         return
+    chosen = model_of(settings, chat.environ, name=rest)
+    key = secret_of(settings.key_variable, chat.environ, settings.key_command)
+    if reason := await asyncio.to_thread(refusal, settings, key, rest):
+        raise InvalidInput(f"{reason} /model lists them all")
     # The one before stays open: it may be the one that writes the summaries.
-    chat.talk.model = model_of(settings, chat.environ, name=rest)
+    chat.talk.model = chosen
     chat.person.say(f"{sanitize(rest)} is used for the rest of this chat")
 
 
