@@ -243,7 +243,7 @@ def test_models_and_system_prompts_are_chosen_at_the_start_and_later(tmp_path: P
     script = [
         Say("First.", usage=Usage(input=2000, output=1, cached=1500)),
         "Second.",
-        Say(status=400),
+        Say(status=404),
         "Third.",
     ]
     with ScriptedServer(script, key="k", models=["small", "large"]) as server:
