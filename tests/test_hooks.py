@@ -18,7 +18,13 @@ from hypothesis import strategies as st
 
 from keepthread import Memory
 from keepthread.apps.hooks import client, events
-from keepthread.apps.hooks.events import HookMemories, HookRequest, open_transcript, store_waiting
+from keepthread.apps.hooks.events import (
+    HookMemories,
+    HookRequest,
+    open_transcript,
+    refusals,
+    store_waiting,
+)
 from keepthread.apps.hooks.helper import HookHelper
 from keepthread.errors import InvalidInput
 from keepthread.interchange.agents import import_agents
@@ -220,6 +226,10 @@ async def test_a_file_elsewhere_is_not_stored_and_does_not_wait(world: HookWorld
         await stored(path, world, "Stop", transcript_path=str(secret))
     async with world.memory() as memory:
         assert await memory.list_sessions() == []
+    await until(lambda: refusals({}))
+    (line,) = refusals({})
+    assert line.endswith("the session file is outside the agent's folder for session files")
+    assert KEEPERS not in line
 
 
 async def test_a_payload_names_no_owner_and_no_store(world: HookWorld) -> None:

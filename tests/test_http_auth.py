@@ -94,6 +94,7 @@ async def test_a_handler_gets_what_its_scope_allows() -> None:
         not_read = await server.client.get("/v1/who", headers=writer)
     assert (denied.status_code, denied.json()["type"]) == (403, "scope_required")
     assert 'scope="write"' in denied.headers["WWW-Authenticate"]
+    assert "`keepthread keys create --scope write` creates one" in denied.json()["detail"]
     assert allowed.status_code == 200
     assert not_read.status_code == 403
 

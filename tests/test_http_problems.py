@@ -88,6 +88,16 @@ async def test_log_lines_name_the_route_and_not_the_path(caplog: pytest.LogCaptu
         assert text not in JsonLines().format(record)
 
 
+async def test_log_lines_name_routes_without_a_key(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with served() as server:
+        for path in ("/readyz", "/livez", "/v1/nothing"):
+            await server.client.get(path, headers=await server.headers())
+        records = [each for each in caplog.records if each.name == "keepthread.http"]
+    routes = [json.loads(JsonLines().format(record))["route"] for record in records]
+    assert routes == ["/readyz", "/livez", "unknown"]
+
+
 def test_log_lines_of_others_are_withheld() -> None:
     record = logging.LogRecord("asyncio", logging.ERROR, "", 0, "said: %s", ("secret",), None)
     record.exc_info = (ValueError, ValueError("secret"), None)

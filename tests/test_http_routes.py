@@ -66,6 +66,7 @@ async def test_a_session_that_another_process_ended_is_not_found(
     for _ in range(2):  # also for a message that was stored before
         answer = await ann.post(f"/sessions/s/{asked}", json=body)
         assert (answer.status_code, answer.json()["type"]) == (404, "session_not_found")
+        assert "; PUT /v1/sessions/{session} creates it" in answer.json()["detail"]
     new = await memory.create_session("s")
     await new.add_message("user", "in the new one")
     shown = (await ann.post("/sessions/s/context", json={})).json()["messages"]

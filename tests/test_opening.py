@@ -1,8 +1,9 @@
 """Opening a memory: what fails leaves nothing open."""
 
+import re
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -130,6 +131,30 @@ def test_a_view_that_is_not_one_is_refused(view: Any) -> None:
         Memory.open("ram://", views={"chat": view})
     with pytest.raises(InvalidInput, match=wanted):
         Options(views={"chat": view})
+
+
+async def test_a_memory_that_is_not_open_yet_says_how_to_open_it() -> None:
+    opening: Any = Memory.open("ram://")
+    with pytest.raises(AttributeError, match=r"write `async with Memory.open\(…\) as memory:` or"):
+        await opening.session("s")
+    assert not hasattr(opening, "session")
+    async with opening as memory:
+        session = await memory.session("s")
+        with pytest.raises(TypeError, match=r"`await session.messages\(\)`"):
+            list(cast("Any", session.messages()))
+
+
+async def test_a_context_and_a_hit_are_printed_in_a_line(tmp_path: Path) -> None:
+    async with Memory.open(f"sqlite:///{tmp_path}/a.db") as memory:
+        session = await memory.session("s")
+        await session.add_message("user", "Hazelnuts " + "and walnuts " * 50)
+        context = await session.context(budget=2000)
+        assert re.fullmatch(
+            r"<Context: 1 message, [\d,]+ of 2,000 tokens; print\(context.why\)>", str(context)
+        )
+        (hit,) = await memory.search("hazelnuts")
+        assert repr(hit).startswith("Hit(session='s', owner='default', seq=1, score=")
+        assert len(repr(hit)) < 160
 
 
 @pytest.mark.parametrize("budget", ["4000", 4000.0, True, None, -1])

@@ -64,6 +64,12 @@ class Context:
         self.is_text = is_text
         """Whether its tokens are those of `text`; an API would add to them."""
 
+    def __repr__(self) -> str:
+        """Return its size, and where its parts are explained."""
+        count, budget = len(self.messages), self.selection.budget
+        messages = f"{count:,} {'message' if count == 1 else 'messages'}"
+        return f"<Context: {messages}, {self.tokens:,} of {budget:,} tokens; print(context.why)>"
+
     @property
     def messages(self) -> Sequence[Message]:
         """Return the messages shown, in the order of the prompt."""

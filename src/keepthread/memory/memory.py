@@ -12,7 +12,7 @@ from collections.abc import (
 from datetime import datetime
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 from keepthread.context.views import View
 from keepthread.errors import InvalidInput
@@ -390,3 +390,15 @@ class Opening:
         """Close it."""
         if self._memory is not None:
             await self._memory.close()
+
+    if not TYPE_CHECKING:  # otherwise a type checker would accept every name
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Say how to open it: what is missing is usually `async with` or `await`."""
+            reason = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if hasattr(Memory, name) or not name.startswith("_"):
+                reason = (
+                    f"the memory is not open yet, so it has no {name!r}; write `async with"
+                    " Memory.open(…) as memory:` or `memory = await Memory.open(…)`"
+                )
+            raise AttributeError(reason)

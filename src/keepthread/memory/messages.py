@@ -1,7 +1,7 @@
 """The messages of a log, read page by page or as a list."""
 
 from collections.abc import AsyncGenerator, Generator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from keepthread.protocols import Store
 from keepthread.stores.rows import check_positions
@@ -33,6 +33,15 @@ class Messages:
     def __await__(self) -> Generator[Any, None, list[Message]]:
         """Return them as a list."""
         return self.read().__await__()
+
+    if not TYPE_CHECKING:  # otherwise a type checker would accept a plain loop
+
+        def __iter__(self) -> NoReturn:
+            """Say how to read them."""
+            raise TypeError(
+                "messages are read from the store: write `async for message in"
+                " session.messages():` or `await session.messages()`"
+            )
 
     async def __aiter__(self) -> AsyncGenerator[Message]:
         """Yield them, reading a page at a time."""

@@ -10,6 +10,7 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, cast
 
@@ -38,6 +39,13 @@ _FOLDERS: Final = {
 }
 """Where each agent keeps session files: a variable, its default in the home folder, and below."""
 _TAKEN: Final = ".taken"
+_REFUSALS: Final = ".log"
+"""The suffix of the file beside the folder of waiting sessions that names refused files."""
+_MAX_REFUSALS: Final = 100
+
+
+class RefusedTranscript(InvalidInput):
+    """A session file that a hook does not read. The text has nothing of its content."""
 
 
 class HookRequest(NamedTuple):
@@ -183,7 +191,7 @@ def open_transcript(path: str, agent: str, environ: Mapping[str, str]) -> Binary
     root = (Path(environ.get(variable) or Path.home() / hidden) / below).resolve()
     real = Path(path).resolve()
     if real.suffix != ".jsonl" or not real.is_relative_to(root):
-        raise InvalidInput("the session file is outside the agent's folder for session files")
+        raise RefusedTranscript("the session file is outside the agent's folder for session files")
     # A link or a pipe that took its place since is neither followed nor waited for.
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     file = open(os.open(real, flags | getattr(os, "O_BINARY", 0)), "rb")  # noqa: PTH123, SIM115 - the caller closes it
@@ -191,7 +199,7 @@ def open_transcript(path: str, agent: str, environ: Mapping[str, str]) -> Binary
     own = not hasattr(os, "geteuid") or found.st_uid == os.geteuid()
     if not stat.S_ISREG(found.st_mode) or not own or found.st_size > MAX_TRANSCRIPT:
         file.close()
-        raise InvalidInput("the session file is not a regular file of this user, or too large")
+        raise RefusedTranscript("the session file is not a regular file of this user, or too large")
     return file
 
 
@@ -214,9 +222,32 @@ async def store_waiting(memories: HookMemories, options: Mapping[str, Any]) -> N
             with suppress(OSError):
                 note.unlink() if name.exists() else note.rename(name)
             return
-        except (KeepthreadError, OSError, ValueError, RecursionError):
-            pass  # there is nothing that another attempt would store
+        except (KeepthreadError, OSError, ValueError, RecursionError) as error:
+            # There is nothing that another attempt would store.
+            _log_refusal(folder, note.name.partition(".")[0], error)
         note.unlink(missing_ok=True)
+
+
+def _log_refusal(folder: Path, note: str, error: Exception) -> None:
+    """Write down that a session file was not stored, and nothing of its text."""
+    reason = str(error) if isinstance(error, RefusedTranscript) else type(error).__name__
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    log = folder.with_suffix(_REFUSALS)
+    with suppress(OSError):
+        lines = [*_lines_of(log), f"{at} session file {note} was not stored: {reason}"]
+        new = log.with_suffix(f".{os.getpid()}")
+        new.touch(mode=0o600)
+        new.write_text("".join(f"{line}\n" for line in lines[-_MAX_REFUSALS:]), "utf-8")
+        new.replace(log)
+
+
+def _lines_of(log: Path) -> list[str]:
+    return log.read_text("utf-8", "replace").splitlines() if log.is_file() else []
+
+
+def refusals(options: Mapping[str, Any]) -> list[str]:
+    """Return a line for each session file that was lately not stored, the oldest first."""
+    return _lines_of(Path(waiting_folder(options)).with_suffix(_REFUSALS))
 
 
 def _place(options: Mapping[str, Any]) -> dict[str, Any]:

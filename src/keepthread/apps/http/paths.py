@@ -24,9 +24,15 @@ class EncodedSlashes:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Hand the request on, with its path decoded."""
         raw = scope.get("raw_path") if scope["type"] == "http" else None
-        if raw:
-            scope = {**scope, "path": decoded(raw.partition(b"?")[0])}
-        await self._app(scope, receive, send)
+        if not raw:
+            await self._app(scope, receive, send)
+            return
+        inner = {**scope, "path": decoded(raw.partition(b"?")[0])}
+        try:
+            await self._app(inner, receive, send)
+        finally:
+            if "route" in inner:  # outer layers log and count it
+                scope["route"] = inner["route"]
 
 
 def decoded(raw: bytes) -> str:

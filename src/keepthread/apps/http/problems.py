@@ -113,6 +113,8 @@ def _of_keepthread(error: KeepthreadError) -> Problem:
     kind = next(each for each in type(error).__mro__ if each in STATUS)
     status = STATUS[kind]
     detail = str(error) if status < _SERVER_ERROR else (inspect.getdoc(type(error)) or "")
+    if isinstance(error, errors.SessionNotFound):
+        detail += "; PUT /v1/sessions/{session} creates it, GET /v1/sessions lists those that exist"
     headers = {"Retry-After": str(_RETRY_SECONDS)} if error.retryable else {}
     return Problem(status, error.code, detail, headers=headers, retryable=error.retryable)
 

@@ -54,6 +54,8 @@ _SHORT: Final = 10
 """Tokens of a short piece: a context's room divided by it gives the number of candidates."""
 _MAX_OWNERS: Final = 10_000
 """Owners whose vectors are known to have been checked."""
+_SHOWN: Final = 60
+"""Characters of a snippet in the representation of a hit."""
 _ROLES: Final = ("user", "assistant", "tool", "system")
 
 
@@ -68,6 +70,12 @@ class Hit(NamedTuple):
     snippet: str
     reason: str
     """Why it was found, such as the words it shares with the question."""
+
+    def __repr__(self) -> str:
+        """Return where the message is, its score and its beginning."""
+        text = self.snippet if len(self.snippet) <= _SHOWN else f"{self.snippet[:_SHOWN]}…"
+        place = f"session={self.session!r}, owner={self.owner!r}, seq={self.message.seq}"
+        return f"Hit({place}, score={self.score:.2f}, snippet={text!r})"
 
 
 class Filters(NamedTuple):

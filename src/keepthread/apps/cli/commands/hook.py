@@ -1,15 +1,18 @@
 """Run a hook of a coding agent; see `keepthread.apps.hooks`."""
 
 import sys
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from keepthread.apps.cli.invocation import Call
 from keepthread.apps.cli.report_types import counted
 from keepthread.apps.hooks.client import AGENTS, run
-from keepthread.apps.hooks.events import anything_waits
+from keepthread.apps.hooks.events import anything_waits, refusals
 from keepthread.errors import InvalidInput
+
+_SHOWN: Final = 3
+"""The latest refused session files that are shown."""
 
 
 def hook(
@@ -39,7 +42,10 @@ def hook(
         "A coding agent starts this command, and sends it what happens:"
         f" `keepthread mcp install {agent} --hooks` connects it"
     )
-    if waiting := anything_waits({name: value for name, value in place.items() if value}):
+    options = {name: value for name, value in place.items() if value}
+    for line in refusals(options)[-_SHOWN:]:
+        call.warn(line)
+    if waiting := anything_waits(options):
         call.say(
             f"{counted(waiting, 'session waits', 'sessions wait')} to be stored at the next hook"
         )
