@@ -102,7 +102,7 @@ async def _touch(memory: Memory, number: int, size: Size) -> None:
     await session.add_message("user", f"What did I say in session {number}?")
     if number % 10 == 0:
         if number < size.owners:
-            await memory.facts(owner).remember(f"{owner} likes tea number {number}.")
+            await memory.for_owner(owner).facts.remember(f"{owner} likes tea number {number}.")
         await session.context()
 
 

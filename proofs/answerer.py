@@ -46,7 +46,7 @@ class Answerer:
         async with Memory.open(self._address) as memory, Servers([mortal]) as servers:
             tools = [*OWN, *servers.tools]
             owner = (await memory.session(errand(self._seed, 0).session)).info.owner
-            await memory.facts(owner).remember(FACT)
+            await memory.for_owner(owner).facts.remember(FACT)
             async with asyncio.TaskGroup() as group:
                 for _ in range(ABREAST):
                     group.create_task(self._work(memory, tools, numbers))

@@ -90,7 +90,7 @@ class Player:
         self.memory = memory
         self.clock = clock
         self.owner = owner
-        self.facts = memory.facts(owner)
+        self.facts = memory.for_owner(owner).facts
         self.shelf = Shelf()
         self.orders = 0
         self.sessions: list[Session] = []

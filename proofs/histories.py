@@ -304,7 +304,7 @@ async def _remember(rng: Random, memory: Memory, clock: ManualClock) -> None:
             await other.append(said)
             clock.now += rng.choice((1, 1, 1, 40_000))
     if rng.random() < 0.3:
-        facts = memory.facts("default")
+        facts = memory.for_owner("default").facts
         for _ in range(rng.randint(1, 20)):
             with suppress(InvalidInput, Unsupported):  # nothing to say, too long, or no facts here
                 await facts.remember(text(rng)[:900])

@@ -264,7 +264,7 @@ class Life:
         span = Span(session=session.key, first=1, last=1)
         store, owner = self.memory.store, session.owner
         if self.finds:
-            facts = self.memory.facts(owner)
+            facts = self.memory.for_owner(owner).facts
             await facts.remember(self.mark(), session=session.id, messages=[first.id])
             await facts.extract(session.id)
         for scope in (Scope(owner=owner), Scope()):

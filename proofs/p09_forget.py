@@ -162,7 +162,7 @@ async def tell_all(life: Life) -> None:
     await life.know(eve)
     await life.delegate(eve)
     if life.finds:
-        await life.memory.facts("eve").remember(life.mark())
+        await life.memory.for_owner("eve").facts.remember(life.mark())
 
 
 async def open_store(ground: Ground) -> Front[Any]:
@@ -362,7 +362,7 @@ async def _one_flight(
         memory.admin.prune(1),
     ]
     if ground.finds:
-        facts = memory.facts(session.owner)
+        facts = memory.for_owner(session.owner).facts
         work += [facts.extract(session.id), memory.index(owner=session.owner)]
     tasks = [asyncio.ensure_future(each) for each in work]
     await asyncio.sleep(rng.uniform(0, 0.03))
@@ -376,7 +376,7 @@ async def _one_flight(
         await session.compact()
     if ground.finds:
         with suppress(SessionNotFound):  # it was forgotten as a whole
-            await memory.facts(session.owner).extract(session.id)
+            await memory.for_owner(session.owner).facts.extract(session.id)
         await memory.index(owner=session.owner)
     alive = {message.content for message in await living(memory.store, session.owner)}
     dead = [marker for marker in markers if not any(marker.text in text for text in alive)]
@@ -426,7 +426,7 @@ async def _one_delivery(
     said = [Message(role="user", content=m.text, id=f"m{n}") for n, m in enumerate(markers)]
     await session.append(*said)
     if ground.finds:
-        facts = memory.facts(session.owner)
+        facts = memory.for_owner(session.owner).facts
         await facts.remember(markers[0].text, session=session.id, messages=["m0"])
     lines: list[bytes] = []
     await export(memory.store, lines.append, owner=session.owner)

@@ -84,7 +84,7 @@ class Trial:
         await scene.talk(scene.other, 1)
         await plant(scene, scene.other)
         if rng.random() < 0.5:
-            await scene.memory.facts(scene.owner).remember("Lives in Oslo.")
+            await scene.memory.for_owner(scene.owner).facts.remember("Lives in Oslo.")
             self.tally.counts["attacks beside other facts"] += 1
         await scene.talk(scene.main, 1)
         await plant(scene, scene.main)
@@ -111,7 +111,7 @@ class Trial:
 
     async def look_at_facts(self) -> None:
         """See that what a persuaded model made of an attack waits to be confirmed."""
-        facts = await self.scene.memory.facts(self.scene.owner).list(all=True)
+        facts = await self.scene.memory.for_owner(self.scene.owner).facts.list(all=True)
         made = [f for f in facts if gullible.holds(f.text + f.value, self.scene.attack.codeword)]
         if self.scene.waits:
             for fact in made:
@@ -171,7 +171,7 @@ class Trial:
         memory = self.scene.memory
         for wish in self.scene.wishes:
             if "fact" in wish:
-                await memory.facts(self.scene.owner).forget(wish["fact"])
+                await memory.for_owner(self.scene.owner).facts.forget(wish["fact"])
             elif "delete" in wish:
                 await memory.delete_session(wish["delete"], owner=self.scene.owner)
             else:
@@ -191,7 +191,7 @@ class Trial:
         self.gone("a search", [(hit.snippet, hit.message.content, hit.reason) for hit in hits])
         hits = await memory.search(scene.topic, owner=scene.owner, limit=50)
         self.gone("a search", [(hit.snippet, hit.message.content, hit.reason) for hit in hits])
-        self.gone("a fact", await memory.facts(scene.owner).list(all=True))
+        self.gone("a fact", await memory.for_owner(scene.owner).facts.list(all=True))
         self.gone("an account", [str(kept) for kept in await main.explanations(50)])
         lines: list[bytes] = []
         await export(memory.store, lines.append, owner=scene.owner)

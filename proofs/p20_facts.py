@@ -425,7 +425,7 @@ class Conversation:
                 each.read = True
                 each.gone = each.role == "assistant" and (each.said.slot, each.said.value) in known
                 self.tally["read late"] += each.order < newest
-        self.tally["facts noted"] += await self.memory.facts(OWNER).extract(name)
+        self.tally["facts noted"] += await self.memory.for_owner(OWNER).facts.extract(name)
 
     # --- people and their facts ---
 
@@ -437,7 +437,7 @@ class Conversation:
             bounds = [self.clock.now + self.rng.uniform(-2000, 2000) for _ in range(2)]
             since, until = (time if self.rng.random() < 0.6 else None for time in sorted(bounds))
             said = replace(said, since=since, until=until)
-        await self.memory.facts(OWNER).remember(
+        await self.memory.for_owner(OWNER).facts.remember(
             text_of(said),
             attribute=said.attribute,
             value=said.value,
@@ -459,7 +459,7 @@ class Conversation:
             return
         self.clock.advance(1)
         new = replace(statement.said, value=f"V{next(self.numbers)}", since=None)
-        await self.memory.facts(OWNER).edit(fact.key, text=text_of(new), value=new.value)
+        await self.memory.for_owner(OWNER).facts.edit(fact.key, text=text_of(new), value=new.value)
         statement.earlier.append(statement.said.value)
         statement.said, statement.confirmed = new, True
         statement.order = (next(self.truth.orders), 1, 0)
@@ -468,7 +468,7 @@ class Conversation:
 
     async def confirm(self) -> None:
         if chosen := await self._choose("quarantined"):
-            await self.memory.facts(OWNER).confirm(chosen[1].key)
+            await self.memory.for_owner(OWNER).facts.confirm(chosen[1].key)
             chosen[0].confirmed = True
             self.tally["confirmed"] += 1
 
@@ -477,7 +477,7 @@ class Conversation:
         states = ("live", "superseded", "quarantined", "ended")
         if chosen := await self._choose(self.rng.choice(states)):
             said = chosen[0].said
-            await self.memory.facts(OWNER).forget(chosen[1].key)
+            await self.memory.for_owner(OWNER).facts.forget(chosen[1].key)
             for each in self.truth.noted():
                 if (each.said.slot, each.said.value) == (said.slot, said.value):
                     each.gone = True
@@ -501,7 +501,7 @@ class Conversation:
         """Return a statement of that state, and its fact; of by-hand ones values may be many."""
         facts: dict[tuple[object, str, str], Fact] = {
             (tuple(fact.messages[0]), fact.attribute, fact.value): fact
-            for fact in await self.memory.facts(OWNER).list(all=True)
+            for fact in await self.memory.for_owner(OWNER).facts.list(all=True)
             if fact.messages
         }
         states = self.truth.states()
@@ -516,7 +516,7 @@ class Conversation:
     # --- held against the truth ---
 
     async def compare(self) -> None:
-        facts = self.memory.facts(OWNER)
+        facts = self.memory.for_owner(OWNER).facts
         found = await facts.list(all=True)
         told = Counter((f.attribute, f.value, f.state) for f in found)
         states = self.truth.states()
@@ -531,7 +531,7 @@ class Conversation:
         await self._compare_profile(found)
 
     async def _compare_history(self, fact: Fact) -> None:
-        history = await self.memory.facts(OWNER).history(fact.key)
+        history = await self.memory.for_owner(OWNER).facts.history(fact.key)
         values = [each.value for each in history]
         slot = (fact.attribute, fact.value if fact.many else "")
         if values != self.truth.told(slot):
@@ -551,7 +551,7 @@ class Conversation:
         for source in fact.messages:
             session = await self.memory.get_session(source.session, owner=OWNER)
             (message,) = await self.memory.store.find(session.key, ids=[source.id])
-            history = await self.memory.facts(OWNER).history(fact.key)
+            history = await self.memory.for_owner(OWNER).facts.history(fact.key)
             values = {each.value for each in history if each.key == fact.key}
             stated = {said.value for said in heard(message.content)}
             if (message.state, message.seq) != ("live", source.seq) or not values & stated:

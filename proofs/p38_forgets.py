@@ -269,7 +269,7 @@ class Tenant:
         else:
             self.expect(not back or len(back) == len(texts), f"only {back} is live {when}")
             self.done = not back
-        facts = {fact.text for fact in await tenant.facts("bob").list()}
+        facts = {fact.text for fact in await tenant.for_owner("bob").facts.list()}
         whole = self.plan.query == "everything"
         self.expect((FACT in facts) is not (whole and self.done), f"a fact is wrong {when}")
         for text in {*_all_texts()} - {*texts}:

@@ -224,7 +224,7 @@ async def by_note_key(scene: Scene, session: Session) -> None:
 
 
 async def by_own_fact(scene: Scene, session: Session) -> None:
-    fact = await scene.memory.facts(scene.owner).remember(scene.fact)
+    fact = await scene.memory.for_owner(scene.owner).facts.remember(scene.fact)
     scene.wish(fact=fact.key)
 
 
@@ -232,13 +232,15 @@ async def by_doubtful_fact(scene: Scene, session: Session) -> None:
     """A fact from the web; the page itself does not hold the codeword."""
     turn = await scene.say(session, scene.foreign("user", content=f"All of the {scene.topic}."))
     page = (await session.messages(after=turn.user.seq, limit=1))[0]
-    await scene.memory.facts(scene.owner).remember(scene.fact, session=session.id, messages=[page])
+    await scene.memory.for_owner(scene.owner).facts.remember(
+        scene.fact, session=session.id, messages=[page]
+    )
     scene.unseen = True
 
 
 async def by_confirmed_fact(scene: Scene, session: Session) -> None:
     await by_doubtful_fact(scene, session)
-    facts = scene.memory.facts(scene.owner)
+    facts = scene.memory.for_owner(scene.owner).facts
     for fact in await facts.list():
         await facts.confirm(fact.key)
     scene.unseen = False
@@ -249,7 +251,7 @@ async def by_extraction(scene: Scene, session: Session) -> None:
     scene.model.facts[f"trigger{scene.number}"] = scene.attack
     page = f"The {scene.topic} and trigger{scene.number}."
     await scene.say(session, scene.foreign("user", content=page))
-    await scene.memory.facts(scene.owner).extract()
+    await scene.memory.for_owner(scene.owner).facts.extract()
     scene.unseen = True
 
 
@@ -275,7 +277,7 @@ async def plant_trigger(scene: Scene, session: Session) -> str:
     turn = await scene.say(session, *([] if how == "page" else [call]), read)
     if how == "fact":  # which its owner believed
         page = (await session.messages(after=turn.user.seq, limit=2))[-1]
-        facts = scene.memory.facts(scene.owner)
+        facts = scene.memory.for_owner(scene.owner).facts
         fact = await facts.remember(text, session=session.id, messages=[page])
         await facts.confirm(fact.key)
     return trigger
@@ -323,7 +325,7 @@ async def by_later_answer(scene: Scene, session: Session) -> None:
             scene.delayed += 1
         answer = await turn.finish(f"{scene.topic}: {scene.attack.brief}")
     scene.wish(session=session.id, message=answer.id)
-    await scene.memory.facts(scene.owner).extract()
+    await scene.memory.for_owner(scene.owner).facts.extract()
     scene.waits = True
 
 

@@ -36,7 +36,7 @@ async def tell(address: str) -> None:
 
     async with Memory.open(address, clock=clock, ids=ids, counter=Estimator()) as memory:
         for fact in FACTS:
-            await memory.facts(OWNER).remember(fact)
+            await memory.for_owner(OWNER).facts.remember(fact)
         for part in STORY.read_text().removeprefix("# ").split("\n# "):
             head, *turns = part.strip().split("\n\n")
             id, title, owner, days = head.split(" | ")

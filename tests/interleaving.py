@@ -130,7 +130,7 @@ async def fork(memory: Memory, _: str | None) -> None:
 
 
 async def forget_a_fact(memory: Memory, _: str | None) -> None:
-    facts = memory.facts("bob")
+    facts = memory.for_owner("bob").facts
     for fact in await facts.list():
         if fact.text == TEA:
             await facts.forget(fact.key)
@@ -174,7 +174,7 @@ OPERATIONS: Final[dict[str, Operation]] = {
         ),
     ),
     "remember a fact": Operation(
-        lambda memory, _: memory.facts("bob").remember(CAT),
+        lambda memory, _: memory.for_owner("bob").facts.remember(CAT),
         Kept("fact", has_fact(CAT), {"forget everything"}),
     ),
     "forget a fact": Operation(forget_a_fact),
@@ -204,7 +204,7 @@ def back(number: int) -> list[tuple[Run, Kept]]:
         (put, Kept(f"blob {number}", has_blob(data), ("forget everything", "forget since"))),
         (append, Kept(f"message {number}", has_message(session, "back"), OF_ALL)),
         (
-            lambda memory, _: memory.facts("bob").remember(text),
+            lambda memory, _: memory.for_owner("bob").facts.remember(text),
             Kept(f"fact {number}", has_fact(text), {"forget everything"}),
         ),
     ]

@@ -96,7 +96,7 @@ async def test_232_an_agent_remembers_by_being_asked() -> None:
         )
         await it.run("Remember that I'm vegetarian.")
         assert [event.failed for event in events if isinstance(event, Used)] == [""]
-        (fact,) = await memory.facts("ana").list()
+        (fact,) = await memory.for_owner("ana").facts.list()
         assert "vegetarian" in fact.text
         other = await memory.session("next", owner="ana")
         async with other.turn("What can I eat?") as turn:

@@ -76,7 +76,7 @@ async def test_an_agents_own_facts_reach_that_agent_and_that_owner_alone(
     texts = [(owner, agent, f"Mark{number}.") for number, (owner, agent) in enumerate(noted)]
     async with memory_here() as memory:
         for owner, agent, text in texts:
-            await memory.facts(owner).remember(text, agent=agent)
+            await memory.for_owner(owner).facts.remember(text, agent=agent)
         for owner in OWNERS:
             own = {(agent, text) for whose, agent, text in texts if whose == owner}
             main = await (await memory.session(owner, owner=owner)).context()
@@ -94,7 +94,7 @@ async def test_an_agents_own_facts_reach_that_agent_and_that_owner_alone(
 
 async def test_what_an_agent_notes_waits_and_is_then_its_own() -> None:
     async with memory_here() as memory:
-        session, facts = await memory.session("s", owner="ana"), memory.facts("ana")
+        session, facts = await memory.session("s", owner="ana"), memory.for_owner("ana").facts
         async with session.turn("Find out what station we use.") as turn:
             await noted_by(turn, "weather", "Station 12 is ours.")
             await turn.finish("Done.")
@@ -121,14 +121,14 @@ async def test_a_label_notes_facts_for_the_owner() -> None:
         async with session.turn("Go.") as turn:
             await noted_by(turn, "step_1", "Tea is liked.", own_facts=False)
             await turn.finish("Done.")
-        assert [fact.agent for fact in await memory.facts("ana").list()] == [""]
+        assert [fact.agent for fact in await memory.for_owner("ana").facts.list()] == [""]
 
 
 async def test_agents_facts_are_those_of_the_person_who_asks() -> None:
     async with memory_here() as memory:
         channel = await memory.session("channel", owner="channel")
-        await memory.facts("ana").remember("Celsius.", agent="weather")
-        await memory.facts("channel").remember("Kelvin.", agent="weather")
+        await memory.for_owner("ana").facts.remember("Celsius.", agent="weather")
+        await memory.for_owner("channel").facts.remember("Kelvin.", agent="weather")
         for who, knows in (("ana", True), ("bea", False)):
             joined = memory.for_owner(who).join(channel)
             async with joined.turn("How warm?", author=who) as turn:
@@ -137,13 +137,13 @@ async def test_agents_facts_are_those_of_the_person_who_asks() -> None:
                     assert ("Celsius." in text, "Kelvin." in text) == (knows, False)
                     await child.memory_tool("remember", {"text": f"Asked by {who}."})
                 await turn.finish("Warm.")
-        (fact,) = await memory.facts("bea").list()
+        (fact,) = await memory.for_owner("bea").facts.list()
         assert (fact.text, fact.agent) == ("Asked by bea.", "weather")
 
 
 async def test_facts_of_two_agents_share_no_slot() -> None:
     async with memory_here() as memory:
-        facts = memory.facts("ana")
+        facts = memory.for_owner("ana").facts
         for agent, unit in (("", "Kelvin"), ("weather", "Celsius"), ("travel", "Kelvin")):
             await facts.remember(f"{unit}.", attribute="unit", value=unit, agent=agent)
         found = {fact.agent: fact for fact in await facts.list()}
@@ -165,12 +165,12 @@ async def test_facts_of_two_agents_share_no_slot() -> None:
 
 async def test_forgetting_the_message_or_the_owner_erases_agents_facts(tmp_path: Path) -> None:
     async with Memory.open(f"sqlite:///{tmp_path}/chat.db", counter=Estimator()) as memory:
-        session, facts = await memory.session("s", owner="ana"), memory.facts("ana")
+        session, facts = await memory.session("s", owner="ana"), memory.for_owner("ana").facts
         async with session.turn("My station is 12.") as turn:
             await noted_by(turn, "weather", "Station 12 is ours.")
             await turn.finish("Done.")
         await facts.remember("Celsius, please.", agent="weather")
-        await memory.facts("bea").remember("Kelvin, please.", agent="weather")
+        await memory.for_owner("bea").facts.remember("Kelvin, please.", agent="weather")
         assert len(await facts.list()) == 2
         await memory.forget(message=turn.user.id, session="s", owner="ana")
         assert [fact.text for fact in await facts.list(all=True)] == ["Celsius, please."]
@@ -186,7 +186,7 @@ def known(facts: Sequence[Fact]) -> set[tuple[str, str, str, str]]:
 
 async def test_documents_have_agents_facts_under_the_agents_name() -> None:
     async with memory_here() as memory:
-        facts = memory.facts("ana")
+        facts = memory.for_owner("ana").facts
         await facts.remember("Likes tea.")
         await facts.remember("Likes tea.", agent="weather")
         await facts.remember("Is broken.", subject="Station 12", agent="weather")
@@ -195,7 +195,7 @@ async def test_documents_have_agents_facts_under_the_agents_name() -> None:
         assert "## About ana, known to agent weather\n\n- Likes tea." in text
         assert "## About Station 12, known to agent weather" in text
         assert not any(await facts.from_markdown(text, prune=True))
-        copy = memory.tenant("copy").facts("ana")
+        copy = memory.tenant("copy").for_owner("ana").facts
         assert len((await copy.from_json(await facts.to_json())).added) == 3
         assert known(await copy.list()) == before
         listed = await copy.from_json([{"fact": "Likes tea."}, {"fact": "Is broken."}])
@@ -218,14 +218,14 @@ async def test_an_export_brings_agents_facts_along(tmp_path: Path) -> None:
         async with session.turn("My station is 12.") as turn:
             await noted_by(turn, "weather", "Station 12 is ours.")
             await turn.finish("Done.")
-        (fact,) = await memory.facts("ana").list()
-        await memory.facts("ana").confirm(fact.key)
-        await memory.facts("ana").remember("Celsius, please.", agent="travel")
-        before = known(await memory.facts("ana").list())
+        (fact,) = await memory.for_owner("ana").facts.list()
+        await memory.for_owner("ana").facts.confirm(fact.key)
+        await memory.for_owner("ana").facts.remember("Celsius, please.", agent="travel")
+        before = known(await memory.for_owner("ana").facts.list())
         await export(memory.store, lines.append)
     async with Memory.open(f"sqlite:///{tmp_path}/copy.db", counter=Estimator()) as memory:
         await import_lines(memory.store, lines)
-        after = known(await memory.facts("ana").list())
+        after = known(await memory.for_owner("ana").facts.list())
         assert {each[:3] for each in after} == {each[:3] for each in before}
         assert "Celsius" in await shown_to(memory, "ana", agent="travel")
         assert "Celsius" not in await shown_to(memory, "ana", agent="weather", facts=True)
@@ -277,9 +277,9 @@ TOOLS = [tool("look"), tool("write")]
 async def test_a_step_gets_its_agents_prompt_tools_and_facts() -> None:
     crew = Crew({"id": "sky", "task": "See the sky.", "tools": ["write"], "agent": "weather"})
     async with memory_here() as memory:
-        await memory.facts("ana").remember("Lives in Oslo.")
-        await memory.facts("ana").remember("Celsius, please.", agent="weather")
-        await memory.facts("bea").remember("Kelvin, please.", agent="weather")
+        await memory.for_owner("ana").facts.remember("Lives in Oslo.")
+        await memory.for_owner("ana").facts.remember("Celsius, please.", agent="weather")
+        await memory.for_owner("bea").facts.remember("Kelvin, please.", agent="weather")
         orchestrator = Orchestrator(memory, Models.all(crew.model), TOOLS, agents=[WEATHER])
         assert await orchestrator.process("How is the sky?", "ana") == "Done."
         session = await orchestrator.session("ana")
@@ -308,7 +308,7 @@ async def test_an_agent_without_tools_of_its_own_gets_the_steps() -> None:
     crew = Crew(step)
     agents = [NamedAgent(name="plain"), NamedAgent(name="away", tools=["gone"])]
     async with memory_here() as memory:
-        await memory.facts("default").remember("Lives in Oslo.")
+        await memory.for_owner("default").facts.remember("Lives in Oslo.")
         session = await memory.session("s")
         await orchestrate("Go.", session, TOOLS, Models.all(crew.model), agents=agents)
         (asked,) = crew.asked("specialist")
@@ -341,8 +341,8 @@ async def test_an_unknown_agent_is_an_ordinary_specialist_and_is_named_in_an_eve
     )
     events: list[Event] = []
     async with memory_here() as memory:
-        await memory.facts("default").remember("Celsius, please.", agent="weather")
-        await memory.facts("default").remember("Kelvin, please.", agent="wether")
+        await memory.for_owner("default").facts.remember("Celsius, please.", agent="weather")
+        await memory.for_owner("default").facts.remember("Kelvin, please.", agent="wether")
         session = await memory.session("s")
         answer = await orchestrate(
             *("Go.", session, TOOLS, Models.all(crew.model)),
@@ -404,10 +404,10 @@ async def test_something_to_remember_is_noted_by_who_answers() -> None:
         orchestrator = Orchestrator(memory, Models.all(model), memory_tools=True)
         said = "Remember: I am vegetarian."
         assert await orchestrator.process(said, "ana", on_event=events.append) == "I will."
-        (fact,) = await memory.facts("ana").list()
+        (fact,) = await memory.for_owner("ana").facts.list()
         assert (fact.text, fact.state, fact.agent) == ("I am vegetarian.", "live", "")
         assert [(source.session, source.seq) for source in fact.messages] == [("ana", 1)]
-        assert await memory.facts("bea").list() == []
+        assert await memory.for_owner("bea").facts.list() == []
         other = await (await memory.session("other", owner="ana")).context()
         assert "I am vegetarian." in "".join(message.content for message in other.messages)
         calls = [call for call in model.calls if prompt("synthesizer") in call.system]
@@ -418,7 +418,7 @@ async def test_something_to_remember_is_noted_by_who_answers() -> None:
         with pytest.raises(ModelRefused, match="no text"):
             await without.process("Remember: I like tea.", "bea")
         assert all(call.tools == () for call in model.calls)
-        assert await memory.facts("bea").list() == []
+        assert await memory.for_owner("bea").facts.list() == []
 
 
 async def test_who_answers_searches_where_the_memory_may_recall() -> None:
@@ -463,7 +463,7 @@ async def test_an_agent_notes_facts_for_itself_and_an_ordinary_specialist_none()
         assert [tool.name for tool in offered["Note the unit."]] == ["remember"]
         assert [tool.name for tool in offered["Note it, too."]] == []
         assert [tool.name for tool in offered["Note it again."]] == ["look"], "it has a list"
-        (fact,) = await memory.facts("ana").list()
+        (fact,) = await memory.for_owner("ana").facts.list()
         assert (fact.agent, fact.state, fact.text) == ("plain", "quarantined", "Celsius, please.")
         used = {event.subtask.id: event.failed for event in events if isinstance(event, Used)}
         assert used["a"] == ""
@@ -498,7 +498,7 @@ async def test_on_discord_an_agent_knows_the_facts_of_who_asks(tmp_path: Path) -
     crew = Crew({"id": "sky", "task": "See the sky.", "agent": "weather"})
     answer = orchestrating(Models.all(crew.model), (), [WEATHER])
     async with staged(tmp_path) as stage:
-        facts = stage.memory.facts(f"discord:user:{stage.ana.id}")
+        facts = stage.memory.for_owner(f"discord:user:{stage.ana.id}").facts
         await facts.remember("Celsius, please.", agent="weather")
         await facts.remember("Lives in Oslo.")
         async with stage.bot(answer):

@@ -192,7 +192,7 @@ PLANTED = {
     "await chat.talk.persistence.memory.store.tail(key)": "store",
     "await memory.session('s', owner=chat.talk.owner)": "session",
     "async def f(memory: Memory): await memory.search('x')": "search",
-    "async def f(memory: 'Memory | None'): memory.facts()": "facts",
+    "async def f(memory: 'Memory | None'): memory.facts": "facts",
     "from keepthread import Memory": "hold",
     "if TYPE_CHECKING:\n from keepthread.memory.memory import Memory": "hold",
     "async def f(call):\n async with call.memory() as all: await all.list_sessions()": (

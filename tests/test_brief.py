@@ -178,7 +178,7 @@ def test_228_facts_of_the_notes_json_are_imported(
     assert keepthread(*load).stderr.strip() == "2 added"
     assert keepthread(*load).stderr.strip().startswith("Nothing was changed: every fact in the")
     with sync.Memory.open("sqlite:///chat.db", counter=Estimator()) as memory:
-        facts = memory.facts("42").list()
+        facts = memory.for_owner("42").facts.list()
     assert [(fact.text, fact.origin, fact.state) for fact in facts] == [
         ("User prefers brief answers", "user", "live"),
         ("Project X is in Python", "user", "live"),
@@ -239,7 +239,7 @@ async def test_031_103_a_command_deletes_a_session_and_keeps_facts(tmp_path: Pat
     async with Memory.open(f"sqlite:///{store}", counter=Estimator()) as memory:
         session = await memory.session("mine")
         (said,) = await session.append(Message(role="user", content="I like apples"))
-        await memory.facts().remember("Likes apples", session="mine", messages=[said.id])
+        await memory.facts.remember("Likes apples", session="mine", messages=[said.id])
     asked = command("delete", "mine", store=store)
     assert asked.returncode == 2
     assert "this would delete session 'mine' with 1 message; --yes confirms" in asked.stderr
@@ -365,8 +365,8 @@ def test_225_direct_messages_are_off_and_facts_have_their_own_owner() -> None:
 async def test_225_a_session_that_people_share_shows_the_facts_of_who_asks() -> None:
     async with Memory.open("ram://", counter=Estimator()) as memory:
         channel = await memory.session("channel", owner="channel")
-        await memory.facts("ana").remember("Likes tea")
-        await memory.facts("bea").remember("Likes coffee")
+        await memory.for_owner("ana").facts.remember("Likes tea")
+        await memory.for_owner("bea").facts.remember("Likes coffee")
         for who, own, strange in (("ana", "tea", "coffee"), ("bea", "coffee", "tea")):
             async with (
                 memory.for_owner(who).join(channel).turn("What do I like?", author=who) as turn
@@ -377,7 +377,7 @@ async def test_225_a_session_that_people_share_shows_the_facts_of_who_asks() -> 
             assert strange not in shown
         assert "Likes" not in "".join(m.content for m in (await channel.context()).messages)
     with sync.Memory.open("ram://", counter=Estimator()) as blocking:
-        blocking.facts("ana").remember("Likes tea")
+        blocking.for_owner("ana").facts.remember("Likes tea")
         session = blocking.for_owner("ana").join(blocking.session("channel"))
         session.add_message("user", "What do I like?")
         assert "Likes tea" in "".join(m.content for m in session.context().messages)

@@ -222,12 +222,19 @@ async def say(session: Session, clock: ManualClock, *said: Message | str) -> lis
     )
 
 
+async def test_the_facts_of_a_memory_are_those_of_the_default_owner(memory: Memory) -> None:
+    await memory.facts.remember("Likes tea.")
+    await memory.for_owner("bea").facts.remember("Likes coffee.")
+    for facts in (memory.facts, memory.for_owner("default").facts):
+        assert [fact.text for fact in await facts.list()] == ["Likes tea."]
+
+
 async def test_a_fact_is_kept_with_its_messages_and_who_said_it(
     memory: Memory, clock: ManualClock
 ) -> None:
     session = await memory.session("trip", owner=OWNER)
     (message,) = await say(session, clock, "I live in Oslo.")
-    facts = memory.facts(OWNER)
+    facts = memory.for_owner(OWNER).facts
     fact = await facts.remember(
         "Lives in Oslo.", attribute="city", value="Oslo", session="trip", messages=[message]
     )
@@ -244,7 +251,7 @@ async def test_the_same_from_the_same_message_is_one_fact_in_forks_too(
     session = await memory.session("trip", owner=OWNER)
     (message,) = await say(session, clock, "I live in Oslo.")
     await session.fork(id="other")
-    facts = memory.facts(OWNER)
+    facts = memory.for_owner(OWNER).facts
     city = {"attribute": "city", "value": "Oslo", "messages": [message]}
     first = await facts.remember("Lives in Oslo.", session="trip", **city)
     again = await facts.remember("Her home is Oslo.", session="trip", **city)
@@ -257,7 +264,7 @@ async def test_the_same_from_the_same_message_is_one_fact_in_forks_too(
 
 
 async def test_what_a_model_notes_without_messages_waits_for_the_owner(memory: Memory) -> None:
-    facts = memory.facts(OWNER)
+    facts = memory.for_owner(OWNER).facts
     fact = await facts.remember("Likes tea.", by="model", source="mcp:desk")
     assert (fact.state, fact.by, fact.source) == ("quarantined", "model", "mcp:desk")
     assert await facts.remember("Likes tea.", by="model", source="mcp:phone") == fact
@@ -270,7 +277,7 @@ async def test_what_a_model_notes_without_messages_waits_for_the_owner(memory: M
 async def test_a_model_cannot_raise_the_trust_of_a_message(memory: Memory) -> None:
     session = await memory.session("s", owner=OWNER)
     (said,) = await session.append(Message(role="user", content="I like tea."))
-    facts = memory.facts(OWNER)
+    facts = memory.for_owner(OWNER).facts
     fact = await facts.remember("Likes tea.", session="s", messages=[said], by="model")
     assert (fact.trust, fact.state) == ("tool", "quarantined")
     with pytest.raises(InvalidInput, match="by must be 'owner' or 'model', not 'me'"):
@@ -279,15 +286,18 @@ async def test_a_model_cannot_raise_the_trust_of_a_message(memory: Memory) -> No
 
 async def test_facts_are_forgotten_by_where_they_came_from(memory: Memory) -> None:
     for owner in (OWNER, "bea"):
-        facts = memory.facts(owner)
+        facts = memory.for_owner(owner).facts
         await facts.remember("Likes tea.", by="model", source="mcp:desk")
         await facts.remember("Has a cat.", by="model", source="mcp:phone")
         await facts.remember("Lives in Oslo.")
     planned = await memory.forget(source="mcp:desk", owner=OWNER, dry_run=True)
     assert planned.records == {"fact": 1}
-    assert len(await memory.facts(OWNER).list()) == 3
+    assert len(await memory.for_owner(OWNER).facts.list()) == 3
     assert (await memory.forget(source="mcp:desk", owner=OWNER)).records == {"fact": 1}
-    left = {owner: {f.text for f in await memory.facts(owner).list()} for owner in (OWNER, "bea")}
+    left = {
+        owner: {f.text for f in await memory.for_owner(owner).facts.list()}
+        for owner in (OWNER, "bea")
+    }
     assert left == {
         OWNER: {"Has a cat.", "Lives in Oslo."},
         "bea": {"Likes tea.", "Has a cat.", "Lives in Oslo."},
@@ -299,11 +309,11 @@ async def test_facts_are_forgotten_by_where_they_came_from(memory: Memory) -> No
 
 
 async def test_the_owners_word_needs_no_message_and_is_not_noted_twice(memory: Memory) -> None:
-    facts = memory.facts(OWNER)
+    facts = memory.for_owner(OWNER).facts
     first = await facts.remember("Is allergic to nuts.")
     assert await facts.remember(" Is allergic\nto nuts. ") == first
     assert (first.messages, first.trust, first.by) == ([], "user", "owner")
-    assert await memory.facts("bob").list() == []
+    assert await memory.for_owner("bob").facts.list() == []
 
 
 @pytest.mark.parametrize(
@@ -325,7 +335,7 @@ async def test_what_is_no_fact_is_refused(
 ) -> None:
     await memory.session("trip", owner=OWNER)
     with pytest.raises(InvalidInput, match=error):
-        await memory.facts(OWNER).remember(**given)
+        await memory.for_owner(OWNER).facts.remember(**given)
 
 
 async def test_a_fact_comes_from_messages_of_its_owner_that_are_there(
@@ -333,7 +343,7 @@ async def test_a_fact_comes_from_messages_of_its_owner_that_are_there(
 ) -> None:
     theirs = await memory.session("theirs", owner="bob")
     (message,) = await say(theirs, clock, "I live in Oslo.")
-    facts = memory.facts(OWNER)
+    facts = memory.for_owner(OWNER).facts
     with pytest.raises(SessionNotFound):
         await facts.remember("x", session="theirs", messages=[message])
     await memory.session("mine", owner=OWNER)
@@ -341,22 +351,22 @@ async def test_a_fact_comes_from_messages_of_its_owner_that_are_there(
         await facts.remember("x", session="mine", messages=["nothing"])
     await memory.store.erase(theirs.key, [1])
     with pytest.raises(MessageNotFound):
-        await memory.facts("bob").remember("x", session="theirs", messages=[message])
+        await memory.for_owner("bob").facts.remember("x", session="theirs", messages=[message])
 
 
 async def test_redis_is_refused_in_words(redis_server: RedisServer) -> None:
     redis_server.ask("FLUSHALL")
     async with Memory.open(redis_server.url, counter=Estimator()) as memory:
         with pytest.raises(Unsupported, match="use SQLite or PostgreSQL"):
-            await memory.facts(OWNER).remember("Lives in Oslo.")
+            await memory.for_owner(OWNER).facts.remember("Lives in Oslo.")
         with pytest.raises(Unsupported):
-            await memory.facts(OWNER).list()
+            await memory.for_owner(OWNER).facts.list()
 
 
 async def test_postgresql_knows_facts_as_well(postgres: PostgresServer, clock: ManualClock) -> None:
     async with Memory.open(postgres.empty(), counter=Estimator(), clock=clock) as memory:
         session = await memory.session("trip", owner=OWNER)
-        facts = memory.facts(OWNER)
+        facts = memory.for_owner(OWNER).facts
         for city in ("Oslo", "Rome"):
             (message,) = await say(session, clock, f"I live in {city}.")
             given = {"attribute": "city", "value": city, "session": "trip", "messages": [message]}
@@ -374,7 +384,7 @@ async def test_a_correction_replaces_and_the_history_shows_both(
     memory: Memory, clock: ManualClock
 ) -> None:
     session = await memory.session("trip", owner=OWNER)
-    facts = memory.facts(OWNER)
+    facts = memory.for_owner(OWNER).facts
     cities = []
     for city in ("Oslo", "Rome"):
         (message,) = await say(session, clock, f"I live in {city}.")
@@ -392,7 +402,7 @@ async def test_a_correction_replaces_and_the_history_shows_both(
 async def test_a_late_word_takes_its_place_in_the_past(memory: Memory, clock: ManualClock) -> None:
     session = await memory.session("trip", owner=OWNER)
     older, newer = await say(session, clock, "I live in Oslo.", "I live in Rome.")
-    facts = memory.facts(OWNER)
+    facts = memory.for_owner(OWNER).facts
     for city, message in (("Rome", newer), ("Oslo", older)):
         await facts.remember(
             f"Lives in {city}.", attribute="city", value=city, session="trip", messages=[message]
@@ -402,7 +412,7 @@ async def test_a_late_word_takes_its_place_in_the_past(memory: Memory, clock: Ma
 
 async def test_said_again_it_holds_since_the_first_time(memory: Memory, clock: ManualClock) -> None:
     session = await memory.session("trip", owner=OWNER)
-    facts = memory.facts(OWNER)
+    facts = memory.for_owner(OWNER).facts
     first = None
     for _ in range(3):
         (message,) = await say(session, clock, "I live in Oslo.")
@@ -419,7 +429,7 @@ async def test_said_again_it_holds_since_the_first_time(memory: Memory, clock: M
 async def test_what_an_attribute_has_many_of_stands_side_by_side(
     memory: Memory, clock: ManualClock
 ) -> None:
-    facts = memory.facts(OWNER)
+    facts = memory.for_owner(OWNER).facts
     for tea in ("Assam", "Sencha", "assam"):
         clock.advance(1)
         await facts.remember(f"Likes {tea}.", attribute="likes", value=tea, many=True)
@@ -427,7 +437,7 @@ async def test_what_an_attribute_has_many_of_stands_side_by_side(
 
 
 async def test_what_has_ended_holds_no_longer(memory: Memory, clock: ManualClock) -> None:
-    facts = memory.facts(OWNER)
+    facts = memory.for_owner(OWNER).facts
     fact = await facts.remember("Is in Rome this week.", until=clock.now + 100)
     assert await live(facts) == ["Is in Rome this week."]
     clock.advance(100)
@@ -440,7 +450,7 @@ async def test_what_has_ended_holds_no_longer(memory: Memory, clock: ManualClock
 async def test_an_ended_or_past_fact_ends_its_own_value_only(
     memory: Memory, clock: ManualClock
 ) -> None:
-    facts = memory.facts(OWNER)
+    facts = memory.for_owner(OWNER).facts
     await facts.remember("Lives in Oslo.", attribute="city", value="Oslo")
     clock.advance(10)
     await facts.remember("Left Bergen.", attribute="city", value="Bergen", until=clock.now)
@@ -454,7 +464,7 @@ async def test_an_ended_or_past_fact_ends_its_own_value_only(
 async def test_a_fact_of_the_future_holds_from_its_since_on(
     memory: Memory, clock: ManualClock
 ) -> None:
-    facts, start = memory.facts(OWNER), clock.now
+    facts, start = memory.for_owner(OWNER).facts, clock.now
     await facts.remember("Lives in Oslo.", attribute="city", value="Oslo")
     move = await facts.remember("Moves to Rome.", attribute="city", value="Rome", since=start + 90)
     assert move.state == "future"
@@ -473,7 +483,7 @@ async def test_a_fact_of_the_future_holds_from_its_since_on(
 async def test_a_fact_with_an_end_covers_another_for_that_time(
     memory: Memory, clock: ManualClock
 ) -> None:
-    facts, start = memory.facts(OWNER), clock.now
+    facts, start = memory.for_owner(OWNER).facts, clock.now
     await facts.remember("Lives in Oslo.", attribute="city", value="Oslo")
     stay = {"attribute": "city", "value": "Rome", "since": start + 30, "until": start + 60}
     await facts.remember("Is in Rome for a month.", **stay)
@@ -484,7 +494,7 @@ async def test_a_fact_with_an_end_covers_another_for_that_time(
 async def test_ending_a_fact_by_an_edit_does_not_bring_back_what_it_replaced(
     memory: Memory, clock: ManualClock
 ) -> None:
-    facts = memory.facts(OWNER)
+    facts = memory.for_owner(OWNER).facts
     for city in ("Oslo", "Rome"):
         clock.advance(10)
         fact = await facts.remember(f"Lives in {city}.", attribute="city", value=city)
@@ -494,7 +504,7 @@ async def test_ending_a_fact_by_an_edit_does_not_bring_back_what_it_replaced(
 
 
 async def test_an_end_without_a_value_ends_every_value(memory: Memory, clock: ManualClock) -> None:
-    facts = memory.facts(OWNER)
+    facts = memory.for_owner(OWNER).facts
     await facts.remember("Drives a Volvo.", attribute="car", value="Volvo")
     clock.advance(10)
     await facts.remember("Has no car any more.", attribute="car", value="car", until=clock.now)
@@ -541,7 +551,7 @@ async def test_a_fact_has_the_lowest_trust_it_comes_from(
 ) -> None:
     session = await memory.session("trip", owner=OWNER)
     stored = await say(session, clock, *said)
-    fact = await memory.facts(OWNER).remember(
+    fact = await memory.for_owner(OWNER).facts.remember(
         "Lives in Pisa.", session="trip", messages=[stored[source]]
     )
     assert (fact.trust, fact.state) == (trust, state)
@@ -549,7 +559,7 @@ async def test_a_fact_has_the_lowest_trust_it_comes_from(
 
 async def test_less_trusted_words_do_not_replace(memory: Memory, clock: ManualClock) -> None:
     session = await memory.session("trip", owner=OWNER)
-    facts = memory.facts(OWNER)
+    facts = memory.for_owner(OWNER).facts
     said = await say(session, clock, "I live in Oslo.", SHOWN_USERS_WORDS)
     for city, message in zip(("Oslo", "Pisa"), said, strict=True):
         fact = await facts.remember(
@@ -565,7 +575,7 @@ async def test_quarantined_facts_are_found_but_in_no_prompt_until_confirmed(
 ) -> None:
     session = await memory.session("trip", owner=OWNER)
     stored = await say(session, clock, "Where do I live?", TOOL)
-    facts = memory.facts(OWNER)
+    facts = memory.for_owner(OWNER).facts
     fact = await facts.remember("Lives in Pisa.", session="trip", messages=[stored[1]])
     assert texts(await facts.list()) == texts(await facts.search("pisa?")) == ["Lives in Pisa."]
     assert await known(memory.store, OWNER, "pisa") == []
@@ -582,7 +592,7 @@ async def test_an_edit_is_the_owners_word_and_keeps_what_was_said(
 ) -> None:
     session = await memory.session("trip", owner=OWNER)
     (message,) = await say(session, clock, "I live in Oslo.")
-    facts = memory.facts(OWNER)
+    facts = memory.for_owner(OWNER).facts
     fact = await facts.remember(
         "Lives in Oslo.", attribute="city", value="Oslo", session="trip", messages=[message]
     )
@@ -600,7 +610,7 @@ async def test_an_edit_is_the_owners_word_and_keeps_what_was_said(
 async def test_the_owners_newest_word_holds_though_the_clock_goes_back(
     memory: Memory, clock: ManualClock
 ) -> None:
-    facts = memory.facts(OWNER)
+    facts = memory.for_owner(OWNER).facts
     for city in ("Oslo", "Rome", "Pisa"):
         fact = await facts.remember(f"Lives in {city}.", attribute="city", value=city)
         clock.advance(-60)
@@ -614,7 +624,7 @@ async def test_what_was_replaced_stays_so_however_the_clock_goes_until_the_new_e
     memory: Memory, clock: ManualClock, move: float
 ) -> None:
     session = await memory.session("cars", owner=OWNER)
-    facts = memory.facts(OWNER)
+    facts = memory.for_owner(OWNER).facts
     for text, value in (("Has a Volvo.", "Volvo"), ("Has a Saab.", "Saab"), ("Sold it.", "Saab")):
         (message,) = await session.append(Message(role="user", content=text))
         until = message.created_at if text == "Sold it." else None
@@ -631,7 +641,7 @@ async def test_what_was_replaced_stays_so_however_the_clock_goes_until_the_new_e
 
 
 async def test_a_replaced_fact_is_not_edited_and_an_unknown_one_not_found(memory: Memory) -> None:
-    facts = memory.facts(OWNER)
+    facts = memory.for_owner(OWNER).facts
     old = await facts.remember("Lives in Oslo.", attribute="city")
     await facts.remember("Lives in Rome.", attribute="city")
     with pytest.raises(InvalidInput, match="was superseded"):
@@ -649,7 +659,7 @@ async def test_a_forgotten_fact_is_not_noted_again_from_the_same_message(
 ) -> None:
     session = await memory.session("trip", owner=OWNER)
     (message,) = await say(session, clock, "I live in Oslo.")
-    facts = memory.facts(OWNER)
+    facts = memory.for_owner(OWNER).facts
     given = {"attribute": "city", "value": "Oslo", "session": "trip", "messages": [message]}
     fact = await facts.remember("Lives in Oslo.", **given)
     await facts.forget(fact.key)
@@ -663,7 +673,7 @@ async def test_a_forgotten_fact_is_not_noted_again_from_the_same_message(
 
 
 async def test_changing_a_fact_does_not_bring_it_back_once_it_is_gone(memory: Memory) -> None:
-    facts = memory.facts(OWNER)
+    facts = memory.for_owner(OWNER).facts
     fact = await facts.remember("Lives in Oslo.")
     store: Any = memory.store
     put = store.put
@@ -683,8 +693,8 @@ async def test_facts_that_others_wrote_wrongly_are_passed_over(memory: Memory) -
     values: list[JSON] = [None, [], {}, {"text": 1}, {"gone": 1}, {"text": "x", "at": "now"}]
     for n, value in enumerate(values):
         await memory.store.put(Scope(owner=OWNER), FACT, f"{n}", value)
-    await memory.facts(OWNER).remember("Lives in Oslo.")
-    assert texts(await memory.facts(OWNER).list(all=True)) == ["Lives in Oslo."]
+    await memory.for_owner(OWNER).facts.remember("Lives in Oslo.")
+    assert texts(await memory.for_owner(OWNER).facts.list(all=True)) == ["Lives in Oslo."]
 
 
 # --- the profile ---
@@ -693,7 +703,7 @@ async def test_facts_that_others_wrote_wrongly_are_passed_over(memory: Memory) -
 async def test_the_profile_is_small_and_the_rest_comes_when_it_bears(
     memory: Memory, clock: ManualClock
 ) -> None:
-    facts = memory.facts(OWNER)
+    facts = memory.for_owner(OWNER).facts
     for n in range(40):
         clock.advance(1)
         await facts.remember(f"Owns book {n} of the shelf.")
@@ -717,7 +727,7 @@ def test_no_record_is_no_knowledge() -> None:
 
 
 async def test_a_document_comes_back_as_it_was(memory: Memory, clock: ManualClock) -> None:
-    facts = memory.facts(OWNER)
+    facts = memory.for_owner(OWNER).facts
     await facts.remember("Lives in Oslo.", attribute="city", value="Oslo")
     await facts.remember("Plays the **cello** <!-- loud --> &lt;3", subject="Mia & Tom")
     before = await memory.store.scan(Scope(owner=OWNER))
@@ -730,7 +740,7 @@ async def test_a_document_comes_back_as_it_was(memory: Memory, clock: ManualCloc
 async def test_a_person_edits_the_document(memory: Memory, clock: ManualClock) -> None:
     session = await memory.session("trip", owner=OWNER)
     stored = await say(session, clock, "Where do I live?", TOOL)
-    facts = memory.facts(OWNER)
+    facts = memory.for_owner(OWNER).facts
     city = await facts.remember("Lives in Oslo.", attribute="city", value="Oslo")
     old = await facts.remember("Has a cat.")
     waits = await facts.remember("Has a boat.", session="trip", messages=[stored[1]])
@@ -783,7 +793,7 @@ def test_an_unchanged_document_changes_nothing(
 ) -> None:
     async def law() -> None:
         async with Memory.open("ram://", counter=Estimator()) as memory:
-            facts = memory.facts(owner)
+            facts = memory.for_owner(owner).facts
             session = await memory.session("s", owner=owner)
             (page,) = await session.append(Message(role="user", content="x", origin="web"))
             for text, attribute, subject, doubted in given_facts:
@@ -804,7 +814,7 @@ async def test_a_box_at_the_start_of_a_fact_is_text_and_the_one_before_it_confir
 ) -> None:
     session = await memory.session("s", owner=OWNER)
     (page,) = await session.append(Message(role="user", content="x", origin="web"))
-    facts = memory.facts(OWNER)
+    facts = memory.for_owner(OWNER).facts
     await facts.remember("[x] Book the venue", session="s", messages=[page])
     written = await facts.to_markdown()
     loaded = await facts.from_markdown(written.replace("- [ ] ", "- [x] "))
@@ -819,7 +829,7 @@ async def test_a_box_at_the_start_of_a_fact_is_text_and_the_one_before_it_confir
 async def test_a_document_does_not_forget_what_began_to_hold_after_it_was_written(
     memory: Memory, clock: ManualClock
 ) -> None:
-    facts = memory.facts(OWNER)
+    facts = memory.for_owner(OWNER).facts
     await facts.remember("Lives in Oslo.", attribute="city", value="Oslo")
     await facts.remember("Moves to Rome.", attribute="city", value="Rome", since=clock.now + 50)
     written = await facts.to_markdown()
@@ -830,7 +840,7 @@ async def test_a_document_does_not_forget_what_began_to_hold_after_it_was_writte
 
 
 async def test_an_old_document_brings_back_nothing_that_was_forgotten(memory: Memory) -> None:
-    facts = memory.facts(OWNER)
+    facts = memory.for_owner(OWNER).facts
     fact = await facts.remember("Has a cat.")
     markdown, value = await facts.to_markdown(), await facts.to_json()
     await facts.forget(fact.key)
@@ -867,7 +877,7 @@ async def test_facts_go_elsewhere_as_json_and_raise_no_trust(
 ) -> None:
     session = await memory.session("trip", owner=OWNER)
     stored = await say(session, clock, "I live in Oslo.", TOOL)
-    facts = memory.facts(OWNER)
+    facts = memory.for_owner(OWNER).facts
     await facts.remember("Has a cat.")
     await facts.remember("Lives in Oslo.", session="trip", messages=[stored[0]])
     waits = await facts.remember("Lives in Pisa.", session="trip", messages=[stored[1]])
@@ -878,7 +888,7 @@ async def test_facts_go_elsewhere_as_json_and_raise_no_trust(
         entry["trust"] = entry["origin"] = "operator"
     url = f"sqlite:///{tmp_path}/other.db"
     async with Memory.open(url, counter=Estimator(), clock=clock) as other:
-        there = other.facts(OWNER)
+        there = other.for_owner(OWNER).facts
         assert len((await there.from_json(value)).added) == 3
         assert not any(await there.from_json(value))
         states = {fact.text: (fact.trust, fact.state) for fact in await there.list()}
@@ -896,7 +906,7 @@ async def test_facts_go_elsewhere_as_json_and_raise_no_trust(
 
 
 async def test_a_plain_list_of_facts_is_remembered_once(memory: Memory, clock: ManualClock) -> None:
-    facts = memory.facts(OWNER)
+    facts = memory.for_owner(OWNER).facts
     await facts.remember("Has a cat.")
     value: JSON = [
         {"fact": "Has a cat.", "updated": clock() - 9},
@@ -929,7 +939,7 @@ async def test_a_plain_list_of_facts_is_remembered_once(memory: Memory, clock: M
     ],
 )
 async def test_a_wrong_entry_of_a_list_is_named(memory: Memory, entry: JSON, message: str) -> None:
-    facts = memory.facts(OWNER)
+    facts = memory.for_owner(OWNER).facts
     with pytest.raises(InvalidInput, match=message):
         await facts.from_json([{"fact": "Has a cat."}, entry])
     assert await facts.list() == []
@@ -938,14 +948,14 @@ async def test_a_wrong_entry_of_a_list_is_named(memory: Memory, entry: JSON, mes
 @pytest.mark.parametrize("value", [None, [], {}, {"format": "keepthread-facts", "version": 2}])
 async def test_what_is_no_document_of_facts_is_refused(memory: Memory, value: JSON) -> None:
     with pytest.raises(InvalidInput, match="not a document of facts"):
-        await memory.facts(OWNER).from_json(value)
+        await memory.for_owner(OWNER).facts.from_json(value)
 
 
 async def test_a_wrong_fact_in_a_document_is_named_and_nothing_loaded(memory: Memory) -> None:
-    facts = memory.facts(OWNER)
+    facts = memory.for_owner(OWNER).facts
     await facts.remember("Has a cat.")
     value: Any = await facts.to_json()
     value["facts"].append({"key": "k", "text": 1})
     with pytest.raises(InvalidInput, match="fact 2 is not a valid fact object; nothing was loaded"):
-        await memory.facts("bob").from_json(value)
-    assert await memory.facts("bob").list() == []
+        await memory.for_owner("bob").facts.from_json(value)
+    assert await memory.for_owner("bob").facts.list() == []

@@ -32,7 +32,7 @@ async def fill() -> None:
             Message(role="user", content="I live in Rome."),
             Message(role="tool", tool_call_id="1", content="She has a boat."),
         )
-        facts = memory.facts("ana")
+        facts = memory.for_owner("ana").facts
         for city, message in zip(("Oslo", "Rome"), said[:2], strict=True):
             given = {"attribute": "city", "value": city, "session": "trip", "messages": [message]}
             await facts.remember(f"Lives in {city}.", **given)
@@ -68,7 +68,7 @@ def test_a_long_list_goes_through_the_pager(folder: Path) -> None:
     async def note() -> None:
         async with Memory.open("sqlite:///chat.db", counter=Estimator()) as memory:
             for number in range(30):
-                await memory.facts("ana").remember(f"Likes song {number}.")
+                await memory.for_owner("ana").facts.remember(f"Likes song {number}.")
 
     asyncio.run(note())
     pager = folder / "pager.sh"

@@ -227,7 +227,7 @@ def test_two_processes_know_the_same_facts(data: st.DataObject) -> None:
         values = st.sampled_from(["Oslo", "Rome", "tea"])
         for _ in range(data.draw(st.integers(1, 12))):
             clock.advance(data.draw(st.integers(0, 3)))
-            mine = data.draw(st.sampled_from(memories)).facts(OWNER)
+            mine = data.draw(st.sampled_from(memories)).for_owner(OWNER).facts
             known = [fact.key for fact in await mine.list(all=True)]
             action = data.draw(st.sampled_from(["remember", "edit", "forget", "confirm"]))
             until = data.draw(st.none() | st.integers(1, 6))
@@ -253,7 +253,7 @@ def test_two_processes_know_the_same_facts(data: st.DataObject) -> None:
             for memory in data.draw(st.sampled_from([memories, memories[:1], memories[1:]])):
                 cache = memory._runtime.fact_cache
                 check(await cache.load(store, OWNER, clock()), records, clock(), "Oslo tea")
-                assert await memory.facts(OWNER).list(all=True) == plain_facts(
+                assert await memory.for_owner(OWNER).facts.list(all=True) == plain_facts(
                     noted_in(records), clock()
                 )
 
@@ -299,7 +299,7 @@ async def costs(number: int) -> list[tuple[dict[str, int], int]]:
     """Return what a context, remembering and listing cost with a number of facts."""
     store = Counting()
     memory = Memory(store)
-    mine = memory.facts(OWNER)
+    mine = memory.for_owner(OWNER).facts
     for n in range(number):
         await mine.remember(f"Likes tea number {n}.", attribute=f"tea {n}", value=f"{n}")
     session = await memory.session("s", owner=OWNER)

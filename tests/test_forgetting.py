@@ -217,7 +217,7 @@ async def test_a_forgotten_session_exists_for_no_call(memory: Memory) -> None:
         memory.get_session("s", owner="ana"),
         memory.delete_session("s", owner="ana"),
         memory.search("secret", owner="ana", session="s"),
-        memory.facts("ana").remember("Likes tea", session="s", messages=["it"]),
+        memory.for_owner("ana").facts.remember("Likes tea", session="s", messages=["it"]),
         export(memory.store, lambda _: None, sessions=["s"], owner="ana"),
     ):
         with pytest.raises(SessionNotFound):
@@ -475,18 +475,18 @@ async def test_facts_go_with_their_messages_and_their_predecessors_hold_again(
         session = await memory.session("s", owner="ana")
         for id, city in (("one", "Oslo"), ("two", "Bergen")):
             await session.append(Message(role="user", content=f"I live in {city}", id=id))
-            await memory.facts("ana").remember(
+            await memory.for_owner("ana").facts.remember(
                 f"Lives in {city}", attribute="city", value=city, session="s", messages=[id]
             )
-        await memory.facts("ana").remember("Likes tea", attribute="drink", value="tea")
+        await memory.for_owner("ana").facts.remember("Likes tea", attribute="drink", value="tea")
 
         told = await memory.forget(session="s", owner="ana", message="two")
 
-        known = [fact.value for fact in await memory.facts("ana").list()]
+        known = [fact.value for fact in await memory.for_owner("ana").facts.list()]
         assert sorted(known) == ["Oslo", "tea"]
         assert told.records == {"fact": 1}
         await memory.forget(owner="ana")
-        assert await memory.facts("ana").list() == []
+        assert await memory.for_owner("ana").facts.list() == []
 
 
 async def test_answers_written_from_it_are_named_and_erased_on_request(memory: Memory) -> None:

@@ -219,8 +219,8 @@ FIRST: dict[str, Callable[[Memory], Awaitable[object]]] = {
     "blobs.put": lambda memory: memory.for_owner("eve").blobs.put(b"hers"),
     "changes": lambda memory: memory.for_owner("bob").changes(),
     "export": first_line,
-    "facts.list": lambda memory: memory.facts("bob").list(),
-    "facts.remember": lambda memory: memory.facts("eve").remember("I have a dog"),
+    "facts.list": lambda memory: memory.for_owner("bob").facts.list(),
+    "facts.remember": lambda memory: memory.for_owner("eve").facts.remember("I have a dog"),
     "list_sessions": lambda memory: memory.list_sessions(owner="bob"),
     "receipts": lambda memory: memory.for_owner("bob").receipts(),
     "search": lambda memory: memory.search("number", owner="bob"),
@@ -242,7 +242,7 @@ async def test_any_first_call_completes_the_tenants_killed_forgetting(
         await FIRST[first](acme)
         assert await intents(store.tenant("acme")) == 0
         assert await living(store.tenant("acme")) == []
-        assert await acme.facts("bob").list() == []
+        assert await acme.for_owner("bob").facts.list() == []
         assert SECRET in await living(store.tenant("other"))
 
 

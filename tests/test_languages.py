@@ -94,7 +94,7 @@ def test_a_context_recalls_a_message_by_a_word_of_one_character() -> None:
 def test_a_fact_is_found_by_a_word_of_one_character() -> None:
     async def found() -> list[str]:
         async with Memory.open("ram://") as memory:
-            facts = memory.facts("ann")
+            facts = memory.for_owner("ann").facts
             await facts.remember("养了一只狗")
             await facts.remember("住在杭州")
             return [fact.text for fact in await facts.search("狗")]

@@ -93,7 +93,7 @@ async def test_times_may_be_datetimes_with_a_time_zone() -> None:
         assert [hit.message.content for hit in found] == ["late tea"]
         found = await opened.search("tea", until=later)
         assert [hit.message.content for hit in found] == ["early tea"]
-        facts = opened.facts()
+        facts = opened.facts
         fact = await facts.remember("Likes tea.", since=noon)
         assert fact.since == noon.timestamp()
         assert (await facts.edit(fact.key, since=later)).since == later.timestamp()

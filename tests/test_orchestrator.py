@@ -220,7 +220,9 @@ async def test_request_steps_and_answer_are_in_the_log_and_nothing_else(house: H
 
 async def test_a_step_sees_its_task_and_nothing_of_the_conversation(house: House) -> None:
     session = await house.memory.session("trip", system_prompt="The codeword is MARKER-1.")
-    await house.memory.facts(session.info.owner).remember("The user's home is MARKER-4, Oslo.")
+    await house.memory.for_owner(session.info.owner).facts.remember(
+        "The user's home is MARKER-4, Oslo."
+    )
     await house.ask("My name is MARKER-2.", session)
     await house.ask("How is the weather in Oslo, MARKER-3?", session)
     assert house.asked("specialist")

@@ -69,7 +69,7 @@ async def values(url: str) -> list[object]:
         found += [fork.info, fork.info.forked_from]
         found.append(await fork.align([Message(role="user", content="Hi.")]))
         found += await memory.search("cat", owner="default")
-        fact = await memory.facts().remember("Has a cat.", session="s", messages=[turn.user.id])
+        fact = await memory.facts.remember("Has a cat.", session="s", messages=[turn.user.id])
         found.append(await memory.for_owner("ann").blobs.put(b"bytes"))
         found += [fact, (await session.status()).costs]
         found += [await memory.forget(session="s", dry_run=True), await memory.admin.verify()]

@@ -117,8 +117,10 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 async def furnished(memory: Memory) -> Session:
     """Return a session with all that a context can have, and another one to recall from."""
-    await memory.facts(OWNER).remember(text="Ana lives in Oslo.", attribute="city", value="Oslo")
-    await memory.facts(OWNER).remember(text="Ana's grandmother came from Bergen.")
+    await memory.for_owner(OWNER).facts.remember(
+        text="Ana lives in Oslo.", attribute="city", value="Oslo"
+    )
+    await memory.for_owner(OWNER).facts.remember(text="Ana's grandmother came from Bergen.")
     kitchen = await memory.session("kitchen", owner=OWNER)
     async with kitchen.turn("My grandmother in Bergen bakes with a rye sourdough starter.") as turn:
         await turn.finish("A rye sourdough starter keeps for weeks.")

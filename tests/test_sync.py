@@ -105,7 +105,7 @@ async def test_both_surfaces_have_the_same_names() -> None:
             assert public(theirs) == public(mine)
             assert public(their_session) == public(my_session)
             assert public(their_session.turn("a")) == public(my_session.turn("a"))
-            assert public(theirs.facts()) == public(mine.facts())
+            assert public(theirs.facts) == public(mine.facts)
 
 
 @pytest.mark.parametrize(("asynchronous", "blocking"), TWINS, ids=lambda cls: cls.__module__)

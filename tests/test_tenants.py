@@ -65,7 +65,7 @@ async def test_a_handle_of_a_deleted_tenant_begins_from_nothing(many: Store) -> 
     searchable = await many.finder() is not None
     if searchable:
         assert len(await here.search("number", owner="ana")) == 4
-        await here.facts("ana").remember("Likes tea.")
+        await here.for_owner("ana").facts.remember("Likes tea.")
     await memory.admin.delete_tenant("acme")
 
     assert memory.tenant("acme") is here
@@ -76,7 +76,7 @@ async def test_a_handle_of_a_deleted_tenant_begins_from_nothing(many: Store) -> 
         await session.append(Message(role="user", content="late"))
     if searchable:
         assert await here.search("number", owner="ana") == []
-        assert await here.facts("ana").list() == []
+        assert await here.for_owner("ana").facts.list() == []
         assert len(await memory.search("number", owner="ana")) == 4  # of another tenant
     await fill(here, sessions=1)
     new = await here.get_session("s0", owner="ana")

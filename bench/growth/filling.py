@@ -188,7 +188,7 @@ async def _owners(world: World) -> None:
 
 
 async def _facts(world: World) -> None:
-    repository = world.memory.facts(OWNER)._repository
+    repository = world.memory.for_owner(OWNER).facts._repository
     some = (
         Noted(key="", text=texts()[n % _TEXTS], at=1.7e9 + n, attribute=f"a{n}", value=f"v{n}")
         for n in range(world.size)

@@ -291,7 +291,7 @@ async def receipts(world: World, meter: Meter) -> None:
 
 
 async def remember(world: World, meter: Meter) -> None:
-    facts, name = world.memory.facts(OWNER), world.name()
+    facts, name = world.memory.for_owner(OWNER).facts, world.name()
     with meter:
         fact = await facts.remember(f"Anna's {name} is blue", attribute=name, value="blue")
     await facts.forget(fact.key)
@@ -299,12 +299,12 @@ async def remember(world: World, meter: Meter) -> None:
 
 async def list_facts(world: World, meter: Meter) -> None:
     with meter:
-        await world.memory.facts(OWNER).list(limit=10)
+        await world.memory.for_owner(OWNER).facts.list(limit=10)
 
 
 async def search_facts(world: World, meter: Meter) -> None:
     with meter:
-        await world.memory.facts(OWNER).search(question())
+        await world.memory.for_owner(OWNER).facts.search(question())
 
 
 async def blob(world: World, meter: Meter) -> None:

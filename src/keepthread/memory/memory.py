@@ -332,9 +332,13 @@ class Memory:
         """
         await self.for_owner(owner).index(progress=progress)
 
-    def facts(self, owner: str = DEFAULT_OWNER) -> "Facts":
-        """Return the facts about an owner, which outlive sessions."""
-        return self._services.facts(owner)
+    @property
+    def facts(self) -> "Facts":
+        """Return the facts about the owner `default`, which outlive sessions.
+
+        Those about another owner are `memory.for_owner(name).facts`.
+        """
+        return self.for_owner(DEFAULT_OWNER).facts
 
     async def forget(  # noqa: PLR0913 - each names one way to choose
         self,

@@ -212,9 +212,10 @@ class Memory(Wrapper[AsyncMemory]):
     search = blocking(AsyncMemory.search)
     index = blocking(AsyncMemory.index)
 
-    def facts(self, owner: str = "default") -> Facts:
+    @property
+    def facts(self) -> Facts:
         """See `keepthread.Memory.facts`."""
-        return Facts(self._loop, self._wrapped.facts(owner))
+        return Facts(self._loop, self._wrapped.facts)
 
     forget = blocking(AsyncMemory.forget)
     idle = blocking(AsyncMemory.idle)

@@ -9,14 +9,12 @@ from keepthread.memory.admin import Admin
 from keepthread.memory.memory import DEFAULT_OWNER, Memory
 from keepthread.memory.owner import OwnerMemory
 from keepthread.memory.remote.connection import ApiRequest, ServerConnection
-from keepthread.memory.remote.facts import RemoteFacts
 from keepthread.memory.remote.owner import RemoteOwner
 from keepthread.memory.remote.requests import Requests
 from keepthread.protocols import Progress
 from keepthread.stores.validation import check_id
 
 if TYPE_CHECKING:
-    from keepthread.memory.facts.facts import Facts
     from keepthread.memory.forgetting.receipt import Receipt
 
 _OF_A_STORE: Final = ("store", "counter", "views", "compaction", "extraction")
@@ -61,10 +59,6 @@ class RemoteMemory(Memory):
         raise Unsupported(
             "operations across all owners are not available over HTTP; open the store directly"
         )
-
-    def facts(self, owner: str = DEFAULT_OWNER) -> "Facts":
-        """Return the facts about an owner, which hold beyond one session."""
-        return RemoteFacts(self._requests(owner))
 
     async def forget(  # noqa: PLR0913 - each names one way to choose
         self,
