@@ -186,7 +186,7 @@ class DerivedRecords:
 _AT_ONCE: Final = 500
 
 
-class Ended(Exception):
+class ErasureEnded(Exception):
     """Another process completed the erasure."""
 
 
@@ -260,7 +260,7 @@ class Erasure:
     # --- erasing ---
 
     async def store(self) -> None:
-        """Store the intent with what another process added to it; raise `Ended` if it ended."""
+        """Store the intent with what another process added to it; raise `ErasureEnded` if it ended."""
         plan = self._plan
         if plan.owner is not None and plan.newest is None and not self.intent.version:
             scope = Scope(owner=plan.owner)
@@ -273,7 +273,7 @@ class Erasure:
                 intents = {intent.id: intent for intent in await open_intents(self._store)}
                 stored = intents.get(self.intent.id)
                 if self._has_begun and (stored is None or stored.done):
-                    raise Ended from None
+                    raise ErasureEnded from None
                 for entry in stored.plan.entries() if stored else ():
                     plan.take(entry)
                 version = stored.version if stored else 0
@@ -285,7 +285,7 @@ class Erasure:
     async def run(self) -> None:
         """Erase messages, drop what was made from them, and repeat for what was added since.
 
-        Raises `Ended` if another process completed the erasure in the meantime.
+        Raises `ErasureEnded` if another process completed the erasure in the meantime.
         """
         plan, size = self._plan, -1
         while size < plan.size() + len(plan.halves):
@@ -385,7 +385,7 @@ class Erasure:
                 if changed == known:
                     return
                 if changed.forgotten and not await self._is_open():
-                    raise Ended  # and the session may have begun again
+                    raise ErasureEnded  # and the session may have begun again
                 with suppress(Stale):  # changed by another process in the meantime: read it again
                     await self._store.put_session(changed, seen=known)
                     return

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from keepthread.errors import SessionGone, Stale
 from keepthread.memory.forgetting.choose import choose
-from keepthread.memory.forgetting.execute import Ended, Erasure
+from keepthread.memory.forgetting.execute import Erasure, ErasureEnded
 from keepthread.memory.forgetting.follow import Propagation, Sessions, sessions_of
 from keepthread.memory.forgetting.plan import ErasurePlan, ForgetQuery, Intent, open_intents
 from keepthread.memory.forgetting.receipt import AffectedAnswer, Receipt
@@ -149,7 +149,7 @@ class Forgetting:
         query, plan = erasure.intent.query, erasure.intent.plan
         try:
             queued = 0
-            with suppress(Ended):
+            with suppress(ErasureEnded):
                 if plan and not erasure.intent.done:
                     await erasure.store()
                 queued = await self._empty_outbox(query, plan)
