@@ -777,7 +777,7 @@ async def test_what_is_no_conversation_is_refused_by_import(tmp_path: Path) -> N
 
 async def test_another_model_answers_from_now_on(tmp_path: Path) -> None:
     async with desk(tmp_path, model__base_url="http://localhost:1/v1") as it:
-        assert "scripted answers (openai)" in await it.do("/model")
+        assert "scripted is in use (openai)" in await it.do("/model")
         assert "small is used for the rest of this chat" in await it.do("/model small")
         assert it.talk.model.name == "small"
 

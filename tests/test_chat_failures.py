@@ -118,7 +118,7 @@ async def test_whatever_a_model_does_wrong_costs_its_answer_alone(tmp_path: Path
                 in told
             )
             assert re.search(
-                r"^One two\ncut short: the answer broke off", chat.say("cut"), re.MULTILINE
+                r"^One two\ncut short: the answer was cut off", chat.say("cut"), re.MULTILINE
             )
             assert re.search(r"^Five\ncut short: .*\(500\)", chat.say("half"), re.MULTILINE)
             chat.send("slow")
@@ -149,7 +149,7 @@ async def test_a_store_that_another_process_holds_gets_everything_later(tmp_path
                 assert "Heard two." in told
                 assert "the memory is unavailable: " in told
                 assert "another process held the store for too long" in told
-                assert "kept in a file until it is back" in told
+                assert "kept in a file until it is available again" in told
                 chat.sees(re.compile(r"memory unavailable$", re.MULTILINE))
                 assert "try again when it is back" in flat(chat.say("/rename x"))
                 chat.say("three")

@@ -101,9 +101,12 @@ def test_an_at_that_names_no_file_is_text(tmp_path: Path, monkeypatch: Any) -> N
         ("@~nobody-here/x", "~nobody-here/x: there is no such home folder"),
         ("@folder", "folder is a folder; name a file in it"),
         ("@data.bin", "data.bin is neither text in UTF-8 nor an image (PNG, JPEG, GIF, WebP)"),
-        ("@long.txt", "long.txt has 900,001 bytes, and text files together may have 900,000"),
+        (
+            "@long.txt",
+            "long.txt has 900,001 bytes, but the limit for text files together is 900,000",
+        ),
         ("@half.txt @more.txt", "the files have 1,000,000 bytes of text"),
-        ("@large.png", "large.png has 5,000,208 bytes, and an image may have 5,000,000"),
+        ("@large.png", "large.png has 5,000,208 bytes, but the limit for an image is 5,000,000"),
     ],
 )
 def test_a_file_that_cannot_go_is_named_with_the_reason(

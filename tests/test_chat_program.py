@@ -256,7 +256,7 @@ def test_models_and_system_prompts_are_chosen_at_the_start_and_later(tmp_path: P
         )
         with here.chat("--model", "small", "--system", "Be brief.", "--session", "s") as chat:
             assert "First." in chat.say("Who are you?")
-            assert "small answers (anthropic)" in chat.say("/model")
+            assert "small is in use (anthropic)" in chat.say("/model")
             assert "large is used for the rest of this chat" in chat.say("/model large")
             assert "Second." in chat.say("And you?")
             chat.sees(re.compile(r"^Who are you\? · large · ", re.MULTILINE))
