@@ -126,7 +126,7 @@ async def test_whatever_a_model_does_wrong_costs_its_answer_alone(tmp_path: Path
             late.open()
             chat.asked()
             assert re.search(r"> slow\n\nLate\.\n\n>", chat.seen)
-            assert "cut short: by a limit" in chat.say("long")
+            assert "cut short: a limit was reached" in chat.say("long")
             assert "the model returned an empty answer; /retry asks again" in chat.say("mute")
             chat.leave()
         assert b"\x1b[31mboom" not in chat.terminal.raw

@@ -623,5 +623,5 @@ def test_a_difference_is_told_by_the_exit_status(tmp_path: Path) -> None:
     assert result.returncode == 1
     assert "warning: 1 difference in records of the tenant: k/k (another)" in result.stderr
     assert "1 record: not all the same in both\n" in result.stderr
-    assert "with --replace" in result.stderr
+    assert "--replace overwrites the target's records" in result.stderr
     assert copied(source, target, "--replace")["same"]

@@ -775,7 +775,9 @@ async def test_commands_work_only_where_it_talks_but_forgetting_works_everywhere
             told = await server.told(place, stage.ana, "remember", fact="I am vegetarian")
             assert told == "I am not active here; nothing was stored."
             assert await server.told(place, stage.ana, "facts") == "I am not active here."
-            assert (await server.told(place, stage.ana, "forget me")).startswith("Done: erased 0 messages")
+            assert (await server.told(place, stage.ana, "forget me")).startswith(
+                "Done: erased 0 messages"
+            )
         await server.say(direct, stage.ana, "hello")
         await stage.ask("hello")
         await stage.answers(1)

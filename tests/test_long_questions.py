@@ -67,7 +67,7 @@ async def test_a_question_that_the_model_cannot_take_is_refused_with_the_numbers
         done = here.pipe("-p", "Sum it up.", said=text_of(500), **on_wire(server, wire))
         assert done.returncode == 2
         assert done.stdout == ""
-        assert "fit: scripted takes 32,768, of which" in done.stderr
+        assert "fit: the context window of scripted is 32,768, with" in done.stderr
         assert "--model NAME" in done.stderr
         assert "model.context_window" in done.stderr
         assert not server.requests
@@ -100,7 +100,9 @@ async def test_a_person_is_asked_before_a_question_is_shortened(place: Places) -
             terminal.paste(question)
             terminal.enter()
             terminal.wait_for("Send it with its middle left out?")
-            assert "scripted takes 2,048" in terminal.transcript
+            assert "the context window of scripted is 2,048" in " ".join(
+                terminal.transcript.split()
+            )
             terminal.type("n")
             terminal.enter()
             terminal.wait_for("word1499")  # it is offered again

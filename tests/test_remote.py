@@ -333,7 +333,7 @@ async def test_a_key_decides_whose_memory_it_is(served: Served) -> None:
 
 async def test_what_cannot_be_opened_says_why(served: Served) -> None:
     for url, key, why in (
-        (served.address, None, "needs a key"),
+        (served.address, None, "requires a key"),
         ("http://example.com", "kt_a_b", "https"),
         ("https://user:pass@example.com", "kt_a_b", "password"),
         ("ram://", "kt_a_b", "key"),

@@ -69,7 +69,7 @@ class RamLog:
                 continue
             row = next_copy(self.place, head, one)
             if seqs.setdefault(row.id, row.seq) != row.seq:
-                raise Conflict(f"message id {one.id!r} is at another position already")
+                raise Conflict(f"message id {one.id!r} is already at another position")
             rows.append(row)
             head = head_after(row)
         new = rows[self.head.seq :]
