@@ -619,7 +619,9 @@ async def test_forget_and_clear_can_be_written_and_are_carried_out_once(stage: S
         await stage.answers(3)
         assert [message.content for message in model.calls[-1].messages] == ["what is the code?"]
         wish = await stage.ask("/FORGET")  # in any case
-        assert (await stage.answers(4))[3].startswith("Done: 2 messages and 0 facts of yours")
+        assert (await stage.answers(4))[3].startswith(
+            "Done: erased 2 messages and 0 facts of yours"
+        )
         await stage.ask("new words")
         await stage.server.say_again(wish)
         await stage.ask("more words")

@@ -250,7 +250,9 @@ async def test_a_server_that_dies_is_started_again_and_only_what_has_no_effects_
         tools = tools_of(servers)
         assert await tools["look"](lives_needed=2) == "seen in life 2"
         assert notes(journal).count("look") == 2
-        with pytest.raises(ToolUnavailable, match="died while it ran write; it may have been done"):
+        with pytest.raises(
+            ToolUnavailable, match="died while it ran write; it may have been completed"
+        ):
             await tools["write"](lives_needed=3)
         assert notes(journal).count("write") == 1
         assert await tools["write"](lives_needed=3) == "written in life 3"

@@ -234,7 +234,9 @@ def test_a_client_of_a_server_is_told_the_name_of_the_variable_with_the_key(
     where, container, _ = DOCUMENTED[name]
     done = keepthread("mcp", "install", name, "--url", URL, "--write")
     assert done.returncode == 0, done.stderr
-    assert f"Set {KEY} where {CLIENTS[name].title} starts" in done.stderr
+    assert (
+        f"Set {KEY} to the server's key in the environment of {CLIENTS[name].title}" in done.stderr
+    )
     text = (home / where).read_text()
     assert read(home / where, text)[container]["keepthread"] == REMOTE[name]
     assert "kt_secret" not in text + done.stdout + done.stderr

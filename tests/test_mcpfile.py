@@ -140,7 +140,7 @@ def test_what_is_wrong_is_said_and_nothing_secret(
     ("text", "why"),
     [
         ('{"servers": {}}', "mcp.json: 'servers' is not known; did you mean mcpServers?"),
-        ('{"mcpServers": {"a": {"command": "x",}}}', "mcp.json, line 1: no JSON"),
+        ('{"mcpServers": {"a": {"command": "x",}}}', "mcp.json, line 1: invalid JSON"),
         ("[]", "it must be an object"),
         ('{"mcpServers": {"a": 1}}', "a must be an object"),
         ('{"mcpServers": {"a": {"command": "x", "command": "y"}}}', "'command' appears twice"),
