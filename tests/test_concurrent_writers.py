@@ -76,7 +76,7 @@ class Crowd:
 
     async def note(self, number: int) -> None:
         attribute, value = f"likes {number % 7}", str(number)
-        facts = self.memories[number % MEMORIES].for_owner().facts
+        facts = self.memories[number % MEMORIES].facts
         await facts.remember(f"thing {number}", attribute=attribute, value=value)
 
     async def follow(self, cursor: str | None) -> None:
