@@ -139,7 +139,7 @@ async def test_a_lost_or_changed_chunk_is_damage(store: Store) -> None:
     stream = blobs.open(blob.digest)
     for _ in range(10):
         await anext(stream)
-    with pytest.raises(Damaged, match="is corrupted; store its bytes again"):
+    with pytest.raises(Damaged, match="is corrupted"):
         await anext(stream)  # the last piece is never given out
     await store.drop(ANN, BLOB_CHUNK, chunk.key)
     with pytest.raises(Damaged, match="lacks a part"):

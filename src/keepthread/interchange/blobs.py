@@ -17,6 +17,11 @@ async def refer(store: Store, owner: str, session: SessionKey, messages: Sequenc
     await blobs.refer(session, messages)
 
 
+def is_pending(record: Record) -> bool:
+    """Return whether a record describes a blob that is still being stored."""
+    return record.kind == BLOB and Described.of(record).pending
+
+
 async def chunks_of(store: Store, blob: Record) -> AsyncGenerator[Record]:
     """Yield the chunks of a blob, given the record that describes it."""
     described = Described.of(blob)
@@ -31,7 +36,7 @@ async def blobs_of_session(store: Store, owner: str, session: SessionKey) -> lis
     """Return the records that describe the blobs of a session's messages."""
     scope = Scope(owner=owner)
     found = [await store.get(scope, BLOB, digest) for digest in await blobs_used_in(store, session)]
-    return [record for record in found if record is not None]
+    return [record for record in found if record is not None and not is_pending(record)]
 
 
 async def copy_chunks(source: Store, target: Store, records: Sequence[Record]) -> None:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from keepthread.context.ranges import counted
 from keepthread.errors import Conflict, Damaged, SessionExists, SessionGone, Stale
-from keepthread.interchange.blobs import copy_chunks, refer
+from keepthread.interchange.blobs import copy_chunks, is_pending, refer
 from keepthread.interchange.export import name_of
 from keepthread.interchange.import_ import same_conversation
 from keepthread.interchange.schema import SessionName, presentable
@@ -290,7 +290,7 @@ async def records_of(store: Store, scope: Scope) -> list[Record] | None:
     except Damaged:
         return None
     # Leases are about work in one store, so they are not copied.
-    return [record for record in records if record.kind not in UNDER_WAY]
+    return [r for r in records if r.kind not in UNDER_WAY and not is_pending(r)]
 
 
 async def run_concurrently(

@@ -9,7 +9,7 @@ from typing import Any, Final
 from keepthread.errors import Damaged, KeepthreadError, SessionGone, SessionNotFound
 from keepthread.interchange import jsonl
 from keepthread.interchange import schema as nouns
-from keepthread.interchange.blobs import blobs_of_session, chunks_of
+from keepthread.interchange.blobs import blobs_of_session, chunks_of, is_pending
 from keepthread.interchange.schema import SessionName
 from keepthread.protocols import Progress, Store
 from keepthread.stores.front import every_session
@@ -214,7 +214,7 @@ class _Export:
             self.done.damaged.append(f"the records of {where}, left out: {error}")
             return []
         # Leases and receipts are about this store, so they are not exported.
-        return [record for record in records if record.kind not in NOT_IN_FILES]
+        return [r for r in records if r.kind not in NOT_IN_FILES and not is_pending(r)]
 
     async def _records(self, records: Sequence[Record], scope: JSON) -> AsyncGenerator[bytes]:
         for record in records:

@@ -5,7 +5,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from keepthread.errors import SessionGone, Stale
+from keepthread.errors import Damaged, SessionGone, Stale
 from keepthread.memory.changes import read_changes
 from keepthread.memory.search.search import Filters, Hit
 from keepthread.memory.services import Services
@@ -17,6 +17,7 @@ from keepthread.text_caches import clear_text_caches
 from keepthread.types import (
     Change,
     Cleaning,
+    Damage,
     Page,
     Role,
     Scope,
@@ -120,8 +121,14 @@ class Admin:
         return await self._services.receipts(None, limit=limit, cursor=cursor)
 
     async def verify(self, *, progress: Progress | None = None) -> Verification:
-        """Check everything that is stored."""
-        return await self._store.verify(progress=progress)
+        """Check everything that is stored, including the bytes of every blob."""
+        verification = await self._store.verify(progress=progress)
+        damages = list(verification.damages)
+        for owner in await self._store.owners():
+            with suppress(Damaged):  # a description, which is among the damages already
+                found = self._services.blobs(owner).damages()
+                damages += [Damage(what) async for what in found]
+        return verification._replace(damages=tuple(damages))
 
     # --- tenants, for the operator of the store ---
 

@@ -277,8 +277,10 @@ async def fork(
     copied = target.messages
     while copied < end:
         page = await store.read(source.key, after=copied, until=end, limit=_COPY)
-        await blobs.refer(target.key, page)
+        uses = await blobs.refer(target.key, page)
         copied = await store.load(target.key, page)
+        if await blobs.references.changed(uses):  # dropped before the copies were stored
+            await blobs.refer(target.key, page)
     await _copy_shelf(store, source.key, target.key, end)
     while True:
         try:

@@ -41,7 +41,9 @@ class Blobs:
         """Store bytes, a file or a stream, and return the blob; data over the limit is refused.
 
         A file or a stream is read piece by piece. If the owner has the same bytes already, that
-        blob is returned as it was first described. `TooLarge` names the size and the limit.
+        blob is returned as it was first described; damaged bytes are replaced. `TooLarge` names the
+        size and the limit. `Busy` is raised if another process removes the bytes of a stream while
+        they are stored.
         """
         given = (check_text(media_type, "media_type"), check_text(name, "name"))
         if isinstance(data, bytes | bytearray):
@@ -53,18 +55,21 @@ class Blobs:
             raise InvalidInput(
                 f"a blob is bytes, a Path or an asynchronous iterable of bytes, not {show(data)}"
             )
-        async with _Writing(self._repository) as upload:
+        async with self._repository.uploading() as upload:
             async for piece in data:
                 await upload.write(piece)
             return await self._complete(upload, *given)
 
     async def _put_file(self, path: Path, media_type: str, name: str) -> Blob:
-        with closing(cast(BinaryIO, await asyncio.to_thread(path.open, "rb"))) as file:
-            self._repository.check(fstat(file.fileno()).st_size)  # before any of it is read
-            async with _Writing(self._repository) as upload:
-                while piece := await asyncio.to_thread(file.read, self._repository.sizes.chunk):
-                    await upload.write(piece)
-                return await self._complete(upload, media_type, name)
+        async def stored() -> Blob:
+            with closing(cast(BinaryIO, await asyncio.to_thread(path.open, "rb"))) as file:
+                self._repository.check(fstat(file.fileno()).st_size)  # before any of it is read
+                async with self._repository.uploading() as upload:
+                    while piece := await asyncio.to_thread(file.read, self._repository.sizes.chunk):
+                        await upload.write(piece)
+                    return await self._complete(upload, media_type, name)
+
+        return await self._repository.retried(stored)
 
     async def _complete(self, upload: Upload, media_type: str, name: str) -> Blob:
         return await self._repository.complete(upload, kept=True, media_type=media_type, name=name)
@@ -98,18 +103,3 @@ class Blobs:
         A blob that does not exist raises `NotFound`.
         """
         return await self._repository.give_up(check_digest(digest))
-
-
-class _Writing:
-    """An upload that is removed if the block raises an exception."""
-
-    def __init__(self, repository: BlobRepository) -> None:
-        self._repository = repository
-        self._upload = repository.upload()
-
-    async def __aenter__(self) -> Upload:
-        return self._upload
-
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            await self._repository.abandon(self._upload)

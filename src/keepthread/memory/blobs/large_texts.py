@@ -16,7 +16,7 @@ from keepthread.context.full_text import (
     head_and_tail,
     with_full_text,
 )
-from keepthread.errors import KeepthreadError, SessionGone, Unavailable
+from keepthread.errors import KeepthreadError, NotFound, SessionGone, Unavailable
 from keepthread.memory.blobs.references import BlobUse
 from keepthread.memory.blobs.repository import BlobRepository
 from keepthread.memory.blobs.types import missing_blob
@@ -70,7 +70,24 @@ class LargeTexts(NamedTuple):
             raise
         erased = {message.id for message in stored if message.state == "erased"}
         await self._settle([use for id in erased for use in uses.get(id, ())])
+        for given, message in zip(messages, stored, strict=True):
+            if message.state == "live" and message.id in uses:
+                await self._keep(given, message, uses[message.id])
         return stored
+
+    async def _keep(self, given: Message, stored: Message, uses: Sequence[BlobUse]) -> None:
+        """Store again what another process removed because the message had not followed yet."""
+        for use in await self.blobs.references.changed(uses):
+            with suppress(SessionGone):  # it was deleted since, with its messages
+                again = await self.blobs.references.add(use.digest, use.session, use.message)
+                try:
+                    await self._stored(use.digest, self._fitted(given).data)
+                except NotFound:  # an attachment without its bytes
+                    await self.store.erase(self.session, [stored.seq])
+                    await self._settle([again])
+                    raise
+                if not await self._is_used(again):
+                    await self._settle([again])
 
     async def full_text(self, message: Message) -> str:
         """Return all of a message's text."""

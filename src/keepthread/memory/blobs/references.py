@@ -4,6 +4,10 @@ A reference is stored before its message, and before its blob is looked up. The 
 a blob reads its description, sees no reference, and drops the description at the version it read.
 The process that adds a reference writes the description again. So at least one of the two detects
 the other.
+
+A reference whose message does not follow is dropped, after it was written again and the message was
+searched for once more. The process that stores the message reads its reference after that, and adds
+it again if it changed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -54,6 +58,24 @@ class BlobReferences:
         value = {"session": session, "message": message, "at": at}
         version = await self._store.put(self._scope, BLOB_USE, key, value)
         return BlobUse(digest, session, message, at, key, version)
+
+    async def touch(self, use: BlobUse) -> BlobUse:
+        """Write a reference again as it was read; raise `Stale` if it changed since."""
+        value = {"session": use.session, "message": use.message, "at": use.at}
+        return use._replace(
+            version=await self._store.put(
+                self._scope, BLOB_USE, use.key, value, version=use.version
+            )
+        )
+
+    async def changed(self, uses: Sequence[BlobUse]) -> list[BlobUse]:
+        """Return the references that another process has changed or dropped since."""
+        stored = [await self._store.get(self._scope, BLOB_USE, use.key) for use in uses]
+        return [
+            use
+            for use, record in zip(uses, stored, strict=True)
+            if record is None or record.version != use.version
+        ]
 
     async def exist(self, digest: str) -> bool:
         """Return whether a message refers to a blob."""

@@ -54,6 +54,8 @@ class Described(NamedTuple):
     """Whether the program put it; else it goes with the last message that refers to it."""
     version: int = 0
     """The version of its record; 0 if it is not stored."""
+    pending: bool = False
+    """Whether it counts only if the record of its upload says that all bytes are stored."""
 
     @classmethod
     def of(cls, record: Record) -> "Described":
@@ -66,11 +68,12 @@ class Described(NamedTuple):
             name=value["name"],
             created_at=value["at"],
         )
-        return cls(blob, value["upload"], value["chunks"], value["kept"], record.version)
+        pending = value.get("pending", False)
+        return cls(blob, value["upload"], value["chunks"], value["kept"], record.version, pending)
 
     def to_json(self) -> JSON:
         """Return the value of its record."""
-        return {
+        value: dict[str, JSON] = {
             "size": self.blob.size,
             "media_type": self.blob.media_type,
             "name": self.blob.name,
@@ -79,6 +82,7 @@ class Described(NamedTuple):
             "chunks": self.chunks,
             "kept": self.kept,
         }
+        return {**value, "pending": True} if self.pending else value
 
 
 def check_digest(value: object) -> str:

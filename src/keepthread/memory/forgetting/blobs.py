@@ -1,9 +1,10 @@
 """Erase the blobs that only forgotten messages refer to, with every chunk."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
-from keepthread.errors import KeepthreadError, SessionGone, Stale
+from keepthread.errors import Damaged, KeepthreadError, SessionGone, Stale
 from keepthread.memory.blobs.references import BlobUse
 from keepthread.memory.blobs.repository import BlobRepository
 from keepthread.memory.blobs.types import BlobSizes, Described
@@ -102,7 +103,8 @@ class BlobErasure:
         """Return the references of messages in the plan, and the blobs with no other reference."""
         going: list[BlobUse] = []
         for session, uses in (await self._uses(blobs)).items():
-            if not await self._exists(session) or session in self._plan.whole:
+            closed = session in self._plan.whole and not await self._is_open(session)
+            if closed or not await self._exists(session):
                 going += uses
             elif self._plan.positions(session):
                 going += await self._erased(session, uses)
@@ -119,19 +121,14 @@ class BlobErasure:
         """Return the references of the plan's sessions; deleted ones are in the owner's list."""
         keys = [*self._plan.sessions, *self._plan.halves]
         found: dict[SessionKey, list[BlobUse]] = {}
-        if not self._resumed and all([await self._exists(key) for key in keys]):
-            try:
-                for key in keys:
-                    if self._sessions[key].owner == blobs.owner:
-                        for digest in await blobs.used_in(key):
-                            uses = await blobs.references.of_session(digest, key)
-                            found.setdefault(key, []).extend(uses)
-            except SessionGone:  # deleted in the meantime
-                found.clear()
-            else:
-                return found
-        for use in await blobs.references.all():
-            found.setdefault(use.session, []).append(use)
+        if self._resumed or not all([await self._exists(key) for key in keys]):
+            for use in await blobs.references.all():
+                found.setdefault(use.session, []).append(use)
+            return found
+        for key in keys:
+            if self._sessions[key].owner == blobs.owner:
+                for digest in await blobs.used_in(key):
+                    found.setdefault(key, []).extend(await blobs.references.of_session(digest, key))
         return found
 
     async def _exists(self, session: SessionKey) -> bool:
@@ -163,36 +160,33 @@ class BlobErasure:
             probes.offer(Message(role="user", content=chunk.value[:4096]))
 
     async def _all(self, blobs: BlobRepository, owner: str) -> None:
-        """Erase everything that an owner had when the erasure began.
-
-        A blob stays if a message of a session that began since refers to it.
-        """
-        uses = await blobs.references.all()
-        own = {*self._plan.sessions, *self._plan.halves}
-        going = [u for u in uses if u.session in own or not await self._exists(u.session)]
-        staying = {use.digest for use in uses if use not in going}
+        """Erase everything of an owner, except blobs of messages that were stored since."""
         for record in await self._store.scan(_of(owner), BLOB):
-            found: Described | None = Described.of(record)
-            if record.key in staying:
-                await blobs.mark_unused(record.key)
-                continue
-            while found is not None and self._plan.takes(found.version):
-                try:
+            while (found := await blobs.chunks.entry(record.key)) is not None:
+                if await self._newer(await blobs.references.of_blob(record.key)):
+                    break
+                with suppress(Stale):  # it changed: read it again
                     await blobs.remove(found)
-                except Stale:
-                    found = await blobs.chunks.describe(record.key)
-                else:
-                    found = None
-        await blobs.references.drop(going)
-        await blobs.chunks.sweep(also=self._plan.takes)
-        uploads = {record.key for record in await self._store.scan(_of(owner), BLOB_UPLOAD)}
-        named = await self._store.scan(_of(owner), BLOB)  # second: an upload may become a blob
-        uploads |= {Described.of(record).upload for record in named}
-        last: str | None = None
-        while page := await self._store.scan(_of(owner), BLOB_CHUNK, before=last, limit=1):
-            last = page[0].key
-            if last.partition(":")[0] not in uploads:  # of an import
-                await self._store.drop(_of(owner), BLOB_CHUNK, last)
+        await blobs.chunks.adopt()  # of an import
+        await blobs.chunks.sweep(all_of_them=True)
+        uses = await blobs.references.all()
+        newer = {use.key for use in await self._newer(uses)}
+        await blobs.references.drop([use for use in uses if use.key not in newer])
+
+    async def _newer(self, uses: Sequence[BlobUse]) -> list[BlobUse]:
+        """Return the references of messages that were stored, or may still be, after the plan."""
+        return [
+            use
+            for use in uses
+            if await self._is_open(use.session) and not await self._erased(use.session, [use])
+        ]
+
+    async def _is_open(self, session: SessionKey) -> bool:
+        """Return whether a session exists, or began again since it was forgotten."""
+        try:
+            return not (await self._store.describe(session)).forgotten
+        except (SessionGone, Damaged):
+            return False
 
 
 def _of(owner: str) -> Scope:
