@@ -261,7 +261,10 @@ class BlobRepository:
                     touched = await self.references.touch(use)
                     if await self._is_unused(touched):
                         await self.references.drop([touched])
-                        await self.release(use.digest)
+        uses = {use.digest for use in await self.references.all()}
+        for record in await self._store.scan(self._scope, BLOB):
+            if record.key not in uses and not Described.of(record).kept:
+                await self.release(record.key)
 
     async def _is_unused(self, use: BlobUse) -> bool:
         try:
