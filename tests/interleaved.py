@@ -9,10 +9,15 @@ from keepthread.protocols import Store
 
 
 class Interleaved:
-    """Runs `other` once, just before or after the call with number `at`."""
+    """Runs `other` once, just before or after a call: the one with number `at`, or of that name."""
 
     def __init__(
-        self, store: Store, at: int, other: Callable[[], Awaitable[object]], *, after: bool = False
+        self,
+        store: Store,
+        at: int | str,
+        other: Callable[[], Awaitable[object]],
+        *,
+        after: bool = False,
     ) -> None:
         self.store = store
         self.calls = 0
@@ -27,7 +32,9 @@ class Interleaved:
 
         async def call(*args: Any, **kwargs: Any) -> Any:
             self.calls += 1
-            chosen = self.calls == self.at
+            chosen = self.at in (self.calls, name)
+            if chosen:
+                self.at = 0
             if chosen and not self.after:
                 await self.other()
             answer = await method(*args, **kwargs)

@@ -226,6 +226,35 @@ async def test_a_removal_beside_a_write_leaves_what_is_stored(
 
 
 @stores
+async def test_a_message_that_follows_its_reference_late_keeps_its_blob(store: Store) -> None:
+    """A sweep beside a clock a day ahead runs between the two; the message follows at each call."""
+    for n in range(1, 100):
+        part = store.tenant(f"t{n}")
+        ann, ready, go = ann_of(part), asyncio.Event(), asyncio.Event()
+
+        async def wait(ready: asyncio.Event = ready, go: asyncio.Event = go) -> None:
+            ready.set()
+            await go.wait()
+
+        late = cast(Store, Interleaved(part, "append", wait))
+        task = asyncio.create_task(append_text(ann_of(late)))
+        await ready.wait()
+
+        async def follow(go: asyncio.Event = go, task: asyncio.Task[None] = task) -> None:
+            go.set()
+            await task
+
+        inside = Interleaved(part, n, follow)
+        await sweep_a_day_ahead(ann_of(cast(Store, inside)))
+        await follow()
+        assert await unreadable(ann) == [], n
+        assert await left_over(ann) == [], n
+        if inside.calls < n:
+            return
+    raise AssertionError("the sweep never ended")
+
+
+@stores
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("one", WRITES)
 async def test_a_write_that_is_canceled_at_any_call_leaves_nothing_broken(

@@ -187,8 +187,10 @@ class BlobRepository:
         """Yield what is damaged: blobs whose bytes are missing or are not those that were put."""
         for record in await self._store.scan(self._scope, BLOB):
             described = await self._listed(Described.of(record))
+            if described is None:
+                continue
             try:
-                async for _ in self.chunks.read(described) if described else ():
+                async for _ in self.chunks.read(described):
                     pass
             except NotFound:  # it was deleted in the meantime
                 continue
