@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keepthread import Memory, Options, sync
-from keepthread.errors import Damaged, InvalidInput, NotFound, Stale, TooLarge
+from keepthread.errors import Busy, Damaged, InvalidInput, NotFound, Stale, TooLarge
 from keepthread.memory.blobs.types import BlobSizes
 from keepthread.models.tokens import Estimator
 from keepthread.protocols import Store
@@ -144,6 +144,93 @@ async def test_a_lost_or_changed_chunk_is_damage(store: Store) -> None:
     await store.drop(ANN, BLOB_CHUNK, chunk.key)
     with pytest.raises(Damaged, match="lacks a part"):
         await blobs.read(blob.digest)
+
+
+@pytest.mark.parametrize("loss", ["lost", "changed", "all"])
+async def test_damage_is_verified_and_storing_the_bytes_again_repairs_it(
+    store: Store, tmp_path: Path, loss: str
+) -> None:
+    memory = small(store)
+    blobs = memory.for_owner("ann").blobs
+    path = tmp_path / "data"
+    path.write_bytes(DATA)
+    for data in (DATA, path, pieces(DATA, 77)):
+        blob = await blobs.put(DATA, name="first.bin")
+        assert (await memory.admin.verify()).sound
+        chunks = await store.scan(ANN, BLOB_CHUNK)
+        for chunk in chunks if loss == "all" else chunks[3:4]:
+            if loss == "changed":
+                await store.put(ANN, BLOB_CHUNK, chunk.key, "AAAA")
+            else:
+                await store.drop(ANN, BLOB_CHUNK, chunk.key)
+        (damage,) = (await memory.admin.verify()).damages
+        assert blob.digest in damage.what
+        assert "store its bytes again" in damage.what
+        assert await blobs.put(data, name="again.bin") == blob
+        assert await blobs.read(blob.digest) == DATA
+        assert (await memory.admin.verify()).sound
+        assert len(await store.scan(ANN, BLOB_CHUNK)) == 11
+        assert await store.scan(ANN, BLOB_UPLOAD) == []
+
+
+async def test_a_description_whose_bytes_were_not_all_stored_is_invisible(store: Store) -> None:
+    now = 1_000_000.0
+    memory = Memory(store, Options(counter=Estimator(), blob_sizes=SMALL, clock=lambda: now))
+    blobs, inside = memory.for_owner("ann").blobs, memory._services.blobs("ann")
+    blob = await blobs.put(DATA)
+    final = await inside.find(blob.digest)
+    pending = final._replace(pending=True)
+    await store.put(ANN, BLOB, blob.digest, pending.to_json())  # and the process ends here
+    assert await blobs.list() == []
+    assert (await memory.admin.verify()).sound
+    with pytest.raises(NotFound):
+        await blobs.read(blob.digest)
+    assert await blobs.put(DATA) == blob
+    assert await blobs.read(blob.digest) == DATA
+    await store.put(ANN, BLOB, blob.digest, pending.to_json())
+    for _ in range(2):
+        await inside.sweep()
+        now += 86_401
+    assert await store.scan(ANN) == []
+    assert await store.scan(ANN, BLOB_CHUNK) == []
+
+
+async def test_a_stream_whose_upload_was_removed_is_refused_and_its_bytes_are_stored_again(
+    store: Store, tmp_path: Path
+) -> None:
+    blobs = small(store).for_owner("ann").blobs
+    sweeps = 0
+
+    async def swept() -> AsyncIterator[bytes]:
+        nonlocal sweeps
+        yield DATA
+        sweeps += 1
+        await blobs._repository.chunks.sweep(all_of_them=True)
+        yield DATA
+
+    with pytest.raises(Busy, match="store them again"):
+        await blobs.put(swept())
+    assert sweeps == 1
+    assert await store.scan(ANN, BLOB_CHUNK) == []
+    assert await store.scan(ANN) == []
+    blob = await blobs.put(DATA + DATA)
+    assert await blobs.read(blob.digest) == DATA + DATA
+
+
+async def test_an_upload_that_lasts_for_days_is_not_swept(store: Store) -> None:
+    now = 1_000_000.0
+    memory = Memory(store, Options(counter=Estimator(), blob_sizes=SMALL, clock=lambda: now))
+    blobs = memory.for_owner("ann").blobs
+
+    async def slow() -> AsyncIterator[bytes]:
+        nonlocal now
+        for piece in [part async for part in pieces(DATA, 100)]:
+            yield piece
+            now += 40_000
+            await memory._services.blobs("ann").sweep()
+
+    blob = await blobs.put(slow())
+    assert await blobs.read(blob.digest) == DATA
 
 
 async def test_an_upload_that_died_is_invisible_and_removed_later(store: Store) -> None:

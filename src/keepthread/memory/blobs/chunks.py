@@ -195,10 +195,11 @@ class Chunks:
         uploads = {record.key for record in await self.store.scan(self.scope, BLOB_UPLOAD)}
         for pending in described:
             if pending.pending and pending.upload not in uploads:
-                with suppress(Stale):
+                with suppress(Stale):  # it became final since
                     await self.drop_entry(pending)
+        names = uploads | {final.upload for final in described if not final.pending}
         last: str | None = None
-        for name in [*sorted({*uploads, *(one.upload for one in described)}), None]:
+        for name in [*sorted(names), None]:
             after = None if last is None else f"{last};"
             before = None if name is None else f"{name}:"
             while chunks := await self.store.scan(
