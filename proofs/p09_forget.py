@@ -4,7 +4,8 @@ Fifty markers go through everything that is kept: messages, tools, blobs, summar
 accounts, forks, sub-agents, titles and records of sessions, the outbox. They are forgotten by each
 of the selectors, and then all files are searched. The same for files that chats keep aside and for
 the objects of the process. Then forgetting is killed, runs against work on the same messages
-(compactions, forks, updates, prunes), and what was erased is delivered again.
+(compactions, forks, updates, prunes) and against writers of blobs, and what was erased is delivered
+again.
 """
 
 import asyncio
@@ -35,7 +36,7 @@ from keepthread.stores.front import Front
 from keepthread.stores.kinds import FORGET
 from keepthread.stores.outbox.store import OutboxStore
 from keepthread.stores.url import store_at
-from proofs import Outcome, Progress, Proof, beside
+from proofs import Outcome, Progress, Proof, beside, blob_writers
 from proofs.forgetter import BEGUN, DONE, MEANT
 from proofs.grounds import GROUNDS, Ground
 from proofs.marked import NOON, WEB, Life, Marker, new_markers, settings
@@ -64,6 +65,7 @@ class Tally:
     killed_inside: int = 0
     flights: int = 0
     deliveries: int = 0
+    blobs: int = 0
     asides: int = 0
     process: int = 0
     files: int = 0
@@ -517,6 +519,8 @@ async def prove(ground: Ground, size: int, tally: Tally, seed: int, progress: Pr
     await in_flight(ground, tally, rng, size)
     progress(2 * size, 3 * size)
     await delivered_again(ground, tally, rng, size)
+    for number in range(max(1, size // 3)):
+        await blob_writers.beside_forgets(ground, tally, rng, number)
     progress(3 * size, 3 * size)
 
 
@@ -536,6 +540,7 @@ def run_on(kind: str, size: int, seed: int, progress: Progress) -> Outcome:
         "markers searched for in the process": tally.process,
         "forgets beside compaction, extraction, indexing, forks, updates and prunes": tally.flights,
         "deliveries of erased ids": tally.deliveries,
+        "owners forgotten beside writers of blobs, one of them killed": tally.blobs,
         "searches of all files": tally.files,
     }
     return Outcome(figures=figures, broken=tuple(tally.broken))
