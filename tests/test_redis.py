@@ -120,6 +120,13 @@ async def test_no_name_becomes_part_of_a_key(store: RedisStore, server: RedisSer
     assert said(await twin.tail(key)) == ["x"]
 
 
+async def test_stores_that_clean_at_once_wait_for_each_other(own: RedisServer) -> None:
+    async with await RedisStore.open(own.url) as store:
+        for _ in range(3):
+            for cleaning in await asyncio.gather(*(store.clean() for _ in range(4))):
+                assert len(cleaning.done) == 2, cleaning
+
+
 async def test_a_session_is_in_one_slot_and_sessions_are_in_many(
     redis_cluster: RedisCluster,
 ) -> None:

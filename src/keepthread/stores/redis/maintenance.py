@@ -31,6 +31,7 @@ _BACKUPS: Final = Residue(
     "they are deleted",
 )
 _REFUSED: Final = "the server does not allow this client to rewrite it"
+_UNDER_WAY: Final = ("already in progress", "child process is active")
 _UNTIL: Final = "its administrator runs {}"
 
 
@@ -69,7 +70,7 @@ class _Server:
         """Make the server rewrite a file from its current data, and wait for it."""
         try:
             await self._rest(field)  # a rewrite under way may have begun before the erasure
-            await self._ask(command)
+            await self._begin(command)
             await self._rest(field)
         except KeepthreadError as error:
             if not is_forbidden(error.__cause__):
@@ -83,6 +84,21 @@ class _Server:
         else:
             why = "the server failed to rewrite it"
             self._residues.append(Residue(f"the server's {what}", why, _UNTIL.format(command)))
+
+    async def _begin(self, command: str) -> None:
+        """Begin a rewrite, after those of other clients: a server has only one under way."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + _TIMEOUT
+        while True:
+            try:
+                await self._ask(command)
+            except KeepthreadError as error:
+                busy = any(text in str(error.__cause__) for text in _UNDER_WAY)
+                if not busy or clock() > deadline:
+                    raise
+            else:
+                return
+            await asyncio.sleep(_FIRST_PAUSE)
 
     async def _rest(self, field: str) -> None:
         """Wait until the server has no such rewrite under way."""
