@@ -205,7 +205,7 @@ async def test_a_stream_whose_upload_was_removed_is_refused_and_its_bytes_are_st
         nonlocal sweeps
         yield DATA
         sweeps += 1
-        await blobs._repository.chunks.sweep(all_of_them=True)
+        await blobs._repository.chunks.sweep(also=lambda _: True)
         yield DATA
 
     with pytest.raises(Busy, match="store them again"):

@@ -146,11 +146,11 @@ class Chunks:
             await self.store.drop(self.scope, BLOB_CHUNK, _key(upload, number))
         await self.store.drop(self.scope, BLOB_UPLOAD, upload)
 
-    async def sweep(self, *, all_of_them: bool = False) -> None:
-        """Remove chunks of abandoned uploads."""
+    async def sweep(self, *, also: Callable[[Record], bool] = lambda _: False) -> None:
+        """Remove chunks of abandoned uploads, and of those that `also` accepts the record of."""
         for record in await self.store.scan(self.scope, BLOB_UPLOAD):
             note, version = _Note.of(record), record.version
-            if not all_of_them and self.clock() - note.at < ABANDONED:
+            if self.clock() - note.at < ABANDONED and not also(record):
                 continue
             with suppress(Stale):  # it makes progress, or another process removes it
                 if note.at:
@@ -185,8 +185,10 @@ class Chunks:
         described = await self.entry(digest) if digest else None
         return described if described is not None and described.upload == upload else None
 
-    async def adopt(self) -> None:
+    async def adopt(self) -> set[str]:
         """Give a record to chunks that have neither a record nor a description: `sweep` finds them.
+
+        Returns their uploads.
 
         A process that died while another one removed its upload may leave such chunks. Pending
         descriptions of removed uploads are dropped.
@@ -198,6 +200,7 @@ class Chunks:
                 with suppress(Stale):  # it became final since
                     await self.drop_entry(pending)
         names = uploads | {final.upload for final in described if not final.pending}
+        adopted: set[str] = set()
         last: str | None = None
         for name in [*sorted(names), None]:
             after = None if last is None else f"{last};"
@@ -208,8 +211,10 @@ class Chunks:
                 upload = chunks[0].key.partition(":")[0]
                 with suppress(Stale):  # it began after the records were read
                     await self.note(upload, _Note(self.clock(), None), 0)
+                    adopted.add(upload)
                 before = f"{upload}:"
             last = name
+        return adopted
 
     async def drop_entry(self, described: Described) -> None:
         """Drop a description as it was read; raise `Stale` if it changed since."""

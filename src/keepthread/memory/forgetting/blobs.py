@@ -121,14 +121,19 @@ class BlobErasure:
         """Return the references of the plan's sessions; deleted ones are in the owner's list."""
         keys = [*self._plan.sessions, *self._plan.halves]
         found: dict[SessionKey, list[BlobUse]] = {}
-        if self._resumed or not all([await self._exists(key) for key in keys]):
-            for use in await blobs.references.all():
-                found.setdefault(use.session, []).append(use)
-            return found
-        for key in keys:
-            if self._sessions[key].owner == blobs.owner:
-                for digest in await blobs.used_in(key):
-                    found.setdefault(key, []).extend(await blobs.references.of_session(digest, key))
+        if not self._resumed and all([await self._exists(key) for key in keys]):
+            try:
+                for key in keys:
+                    if self._sessions[key].owner == blobs.owner:
+                        for digest in await blobs.used_in(key):
+                            uses = await blobs.references.of_session(digest, key)
+                            found.setdefault(key, []).extend(uses)
+            except SessionGone:  # deleted in the meantime
+                found.clear()
+            else:
+                return found
+        for use in await blobs.references.all():
+            found.setdefault(use.session, []).append(use)
         return found
 
     async def _exists(self, session: SessionKey) -> bool:
@@ -160,26 +165,36 @@ class BlobErasure:
             probes.offer(Message(role="user", content=chunk.value[:4096]))
 
     async def _all(self, blobs: BlobRepository, owner: str) -> None:
-        """Erase everything of an owner, except blobs of messages that were stored since."""
+        """Erase what an owner had when the erasure began.
+
+        Blobs stay that were stored since, or that messages refer to which were stored since.
+        """
         for record in await self._store.scan(_of(owner), BLOB):
-            while (found := await blobs.chunks.entry(record.key)) is not None:
+            while (found := await blobs.chunks.entry(record.key)) and self._plan.takes(
+                found.version
+            ):
                 if await self._newer(await blobs.references.of_blob(record.key)):
+                    await blobs.mark_unused(record.key)
                     break
                 with suppress(Stale):  # it changed: read it again
                     await blobs.remove(found)
-        await blobs.chunks.adopt()  # of an import
-        await blobs.chunks.sweep(all_of_them=True)
+        of_import = await blobs.chunks.adopt()
+        await blobs.chunks.sweep(also=lambda r: r.key in of_import or self._plan.takes(r.version))
         uses = await blobs.references.all()
         newer = {use.key for use in await self._newer(uses)}
         await blobs.references.drop([use for use in uses if use.key not in newer])
 
     async def _newer(self, uses: Sequence[BlobUse]) -> list[BlobUse]:
         """Return the references of messages that were stored, or may still be, after the plan."""
-        return [
-            use
-            for use in uses
-            if await self._is_open(use.session) and not await self._erased(use.session, [use])
-        ]
+        by_session: dict[SessionKey, list[BlobUse]] = {}
+        for use in uses:
+            by_session.setdefault(use.session, []).append(use)
+        newer: list[BlobUse] = []
+        for session, of_session in by_session.items():
+            if await self._is_open(session):
+                erased = {use.key for use in await self._erased(session, of_session)}
+                newer += [use for use in of_session if use.key not in erased]
+        return newer
 
     async def _is_open(self, session: SessionKey) -> bool:
         """Return whether a session exists, or began again since it was forgotten."""

@@ -260,7 +260,7 @@ class Erasure:
     # --- erasing ---
 
     async def store(self) -> None:
-        """Store the intent with what another process added; raise `ErasureEnded` if that ended it."""
+        """Store the intent with what another process added to it, or raise `ErasureEnded`."""
         plan = self._plan
         if plan.owner is not None and plan.newest is None and not self.intent.version:
             scope = Scope(owner=plan.owner)
