@@ -11,7 +11,7 @@ import pytest
 
 from keepthread import Attachment, Memory, Message, Options, OwnerMemory
 from keepthread.context.full_text import blobs_of, full_text_of
-from keepthread.errors import Busy, KeepthreadError, NotFound, SessionGone
+from keepthread.errors import Busy, KeepthreadError, NotFound, SessionGone, StoreClosed
 from keepthread.memory.blobs.types import BlobSizes, Described
 from keepthread.models.tokens import Estimator
 from keepthread.protocols import Store
@@ -185,7 +185,8 @@ async def trial(
 
 
 async def _ended(work: Awaitable[object]) -> None:
-    with suppress(Busy, SessionGone, NotFound):
+    # An erasure is a task of its own: where that is canceled, as by closing, its caller is told.
+    with suppress(Busy, SessionGone, NotFound, StoreClosed):
         await work
 
 
