@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any, Final, Literal, cast
 
 from keepthread.context.trust import lowest
-from keepthread.errors import InvalidInput, Stale
+from keepthread.errors import InvalidInput, NotFound, Stale
 from keepthread.memory.facts import documents, markdown
 from keepthread.memory.facts.extraction import Extractor, costs
 from keepthread.memory.facts.records import checked
@@ -121,7 +121,7 @@ class Facts:
                 continue  # a message was erased, possibly one of these
             if not key:
                 raise InvalidInput(_FORGOTTEN)
-            return await self._known(key)
+            return await self._remembered(key)
 
     async def _write(self, fact: Noted) -> Fact:
         """Store a fact without messages, unless it is already current or waiting."""
@@ -135,7 +135,13 @@ class Facts:
             if alike and not timed and (certain or repeated):
                 return known
         key, _ = await self._repository.add(fact._replace(at=_moment(noted, fact.at)))
-        return await self._known(key)
+        return await self._remembered(key)
+
+    async def _remembered(self, key: str) -> Fact:
+        fact = await self._repository.fact(key)
+        if fact is None:
+            raise NotFound("the fact was stored, and erased at the same time")
+        return fact
 
     # --- looking ---
 
