@@ -4,6 +4,9 @@ A store is built and closed; then copies of its file are damaged, one at a time.
 a stored value must be named by `verify` as one row and cost no more than that row. A flip anywhere
 else, a cut or a page of zeros must be noticed, or every read returns what was written.
 
+Parts of blobs are damaged as well: reading the blob and `verify` must notice it, and storing the
+bytes again must repair it (`proofs.blob_damage`). That part runs on servers as well.
+
 The other way round, `verify` must find nothing in a healthy store while other processes write to it
 (`proofs.busy`). That part runs on servers as well.
 """
@@ -36,6 +39,7 @@ from keepthread.types import (
     ToolCall,
 )
 from proofs import Outcome, Progress, Proof
+from proofs.blob_damage import damage_blobs
 from proofs.busy import verify_beside_writers
 from proofs.places import file_url, new_place
 from proofs.processes import fresh_processes
@@ -80,14 +84,25 @@ def run(size: int, seed: int, progress: Progress) -> Outcome:
                     broken += [f"{part} {number}: {finding.what}: {w}" for w in finding.wrong]
                 progress(done * size + number + 1, 2 * size)
         busy = _beside_writers(file_url(Path(folder) / "busy.db"), size, seed, progress)
-    figures.update(busy.figures)
-    broken += busy.broken
+        blobs = _blobs(file_url(Path(folder) / "blobs.db"), size, seed)
+    for outcome in (busy, blobs):
+        figures.update(outcome.figures)
+        broken += outcome.broken
     return Outcome(figures=dict(sorted(figures.items())), broken=tuple(broken))
 
 
 def run_on(kind: str, size: int, seed: int, progress: Progress) -> Outcome:
     with new_place(kind) as place:
-        return _beside_writers(place.url, size, seed, progress, sessions=10)
+        blobs = _blobs(place.url, size, seed)
+        place.empty()
+        busy = _beside_writers(place.url, size, seed, progress, sessions=10)
+    figures = {**blobs.figures, **busy.figures}
+    return Outcome(figures=figures, broken=(*blobs.broken, *busy.broken))
+
+
+def _blobs(url: str, size: int, seed: int) -> Outcome:
+    figures, broken = asyncio.run(damage_blobs(url, max(5, size // 4), seed))
+    return Outcome(figures=figures, broken=tuple(broken))
 
 
 def _beside_writers(

@@ -12,6 +12,7 @@ from keepthread.stores.codec import decode
 from keepthread.stores.sqlite import log, sessions, verify
 from keepthread.stores.sqlite import records as shelf
 from keepthread.types import Message, Verification
+from proofs.blob_damage import damage_blobs
 from proofs.busy import verify_beside_writers
 from proofs.p11_damage import COLUMNS, Finding, flip_here
 from proofs.places import file_url
@@ -115,3 +116,18 @@ async def test_the_proof_notices_a_verification_of_many_moments(tmp_path: Path) 
     figures, broken = await verify_beside_writers(url, 3, SEED, lambda done, of: None)
     assert figures["beside writers: false damage"]
     assert any("beside writers" in what for what in broken)
+
+
+async def sound(*_: object) -> bool:
+    """Say that a blob is sound without reading it."""
+    return True
+
+
+async def test_the_proof_notices_damage_that_is_not_repaired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, broken = await damage_blobs(file_url(tmp_path / "sound.db"), 6, SEED)
+    assert broken == []
+    monkeypatch.setattr("keepthread.memory.blobs.chunks.Chunks.are_sound", sound)
+    _, broken = await damage_blobs(file_url(tmp_path / "planted.db"), 6, SEED)
+    assert any("did not repair it" in what for what in broken)

@@ -2,12 +2,14 @@
 
 import asyncio
 import random
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from proofs import beside
+from keepthread.memory.blobs.chunks import Upload, UploadLost
+from proofs import beside, blob_writers
 from proofs.grounds import GROUNDS
 from proofs.marked import MARKERS, Marker, in_files, new_markers
 from proofs.p09_forget import PROOF, Tally, everything
@@ -69,3 +71,26 @@ def test_the_proof_notices_what_is_left_beside_the_log(
     with GROUNDS["sqlite"]() as ground:
         asyncio.run(part(ground, tally, random.Random(SEED)))
     assert tally.broken
+
+
+async def commit_whatever(upload: Upload) -> None:
+    """Say that all bytes are stored, also if another process removed some of them."""
+    with suppress(UploadLost):
+        await commit(upload)
+
+
+commit = Upload.commit
+
+
+def test_the_proof_notices_a_blob_whose_bytes_were_removed_while_it_was_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Upload, "commit", commit_whatever)
+    tally = Tally()
+    with GROUNDS["sqlite"]() as ground:
+        for number in range(20):
+            part = blob_writers.beside_forgets(ground, tally, random.Random(SEED + number), number)
+            asyncio.run(part)
+            if tally.broken:
+                return
+    raise AssertionError("the proof is blind")
