@@ -470,6 +470,19 @@ class MemoryContract:
             await owner.blobs.info("not a digest")
 
     @on_owner
+    async def test_a_blob_that_is_put_while_its_owner_is_forgotten_is_whole_or_gone(
+        self, owner: OwnerMemory
+    ) -> None:
+        data = bytes(range(256)) * 1000
+        for _ in range(3):
+            puts = [owner.blobs.put(data) for _ in range(3)]
+            await asyncio.gather(*puts, owner.forget(everything=True))
+            for blob in await owner.blobs.list():
+                assert await owner.blobs.read(blob.digest) == data
+            blob = await owner.blobs.put(data)
+            assert await owner.blobs.read(blob.digest) == data
+
+    @on_owner
     async def test_changes_are_followed(self, owner: OwnerMemory) -> None:
         start = await owner.changes(limit=0)
         for name, id in (("one", "m1"), ("two", "m2")):
