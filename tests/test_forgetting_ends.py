@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from keepthread import Attachment, Memory, Message, OwnerMemory, Scope
+from keepthread.memory.forgetting import plan
 from keepthread.memory.forgetting.follow import all_sessions
 from keepthread.protocols import Store
 from keepthread.stores.kinds import FORGET
@@ -308,3 +309,89 @@ async def test_a_session_that_is_deleted_at_any_moment_does_not_stop_a_forgettin
             assert await living(store.tenant(tenant)) == [], f"deleted before call {at}"
             assert len(await bob.receipts()) == 1, f"deleted before call {at}"
     assert trials > 10
+
+
+# --- two processes ---
+
+
+async def test_a_session_that_begins_again_beside_its_forgetting_keeps_what_it_has(
+    url: str, store: Store
+) -> None:
+    """The second process completes the erasure before the session begins again."""
+    at, reached, calls, begun_again = 0, True, 0, 0
+    tenant, is_new = "", False
+
+    async def before(_: str, __: tuple[Any, ...]) -> None:
+        nonlocal calls, is_new
+        calls += 1
+        if calls == at:
+            info = await store.tenant(tenant).get_session("old", "bob")
+            is_new = info is not None and info.forgotten
+            async with opened(url) as other:
+                session = await other.tenant(tenant).for_owner("bob").session("old", title="New")
+                await session.add_message("user", "I am back")
+                await session.add_note("mood", "cheerful")
+
+    async with opened(url) as beside, opened(url, before) as memory:
+        while reached:
+            at += 1
+            tenant = f"tenant {at}"
+            await write_secrets(beside.tenant(tenant).for_owner("bob"))
+            calls, is_new = 0, False
+            await memory.tenant(tenant).for_owner("bob").forget(session="old")
+            reached = calls >= at
+            assert await intents(store.tenant(tenant)) == 0, at
+            assert SECRET not in await living(store.tenant(tenant)), at
+            if is_new:
+                begun_again += 1
+                session = await beside.tenant(tenant).get_session("old", owner="bob")
+                assert session.info.title == "New", at
+                assert "I am back" in [m.content for m in await session.messages()], at
+                notes = await store.tenant(tenant).scan(Scope(session=session.info.key), "note")
+                assert len(notes) == 1, at
+    assert begun_again > 5
+
+
+async def test_a_repeat_returns_the_receipt_of_the_erasure_it_completed(
+    url: str, store: Store
+) -> None:
+    async with opened(url) as memory:
+        bob = memory.tenant("acme").for_owner("bob")
+        await write_secrets(bob)
+        assert await killed(forget_in_a_process, url, "acme", None, author="bob")
+        receipt = await bob.forget(author="bob")
+        assert (receipt.messages, receipt.copies, receipt.asked["author"]) == (2, 0, "bob")
+        assert [stored.receipt.messages for stored in await bob.receipts()] == [2]
+        assert (await bob.forget(author="bob")).messages == 0
+
+
+async def test_the_process_that_stores_a_large_plan_begins_again_if_another_gives_it_up(
+    url: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan that is stored in part has erased nothing: whoever finds it drops it."""
+    monkeypatch.setattr(plan, "ENTRIES", 1)
+    at, reached, calls = 0, True, 0
+    tenant = ""
+
+    async def before(_: str, __: tuple[Any, ...]) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            async with opened(url) as other:
+                await other.tenant(tenant).search("number", owner="bob")
+
+    async with opened(url) as beside, opened(url, before) as memory:
+        while reached:
+            at += 1
+            tenant = f"tenant {at}"
+            session = await beside.tenant(tenant).session("s", owner="bob")
+            for author in ("bob", "amy", "bob", "amy", "bob"):
+                await session.append(Message(role="user", content=f"of {author}", author=author))
+            calls = 0
+            receipt = await memory.tenant(tenant).for_owner("bob").forget(author="bob")
+            reached = calls >= at
+            assert receipt.messages == 3, at
+            assert await living(store.tenant(tenant)) == ["of amy"] * 2, at
+            assert await store.tenant(tenant).scan(Scope(), FORGET) == [], at
+            assert len(await beside.tenant(tenant).for_owner("bob").receipts()) == 1, at
+    assert at > 10

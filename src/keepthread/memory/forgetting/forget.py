@@ -92,7 +92,7 @@ class Forgetting:
         if dry_run:
             return replace(planned, dry_run=True)
         if completed and not planned.any:
-            return completed
+            return replace(completed, asked=query.to_json())
         return await self._background.finish(
             ("forget", intent.id), lambda: self._carry_out(erasure, planned)
         )
@@ -129,7 +129,7 @@ class Forgetting:
             stored = intents.get(intent.id)
             if stored is None:
                 kept = await find_receipt(self._store, intent.reader, intent.id)
-                return kept and replace(kept.receipt, asked=intent.query.to_json())
+                return kept and kept.receipt
             if not stored.plan:
                 with suppress(Stale):  # its process lives
                     await stored.drop(self._store, version=stored.version)
