@@ -325,10 +325,9 @@ async def test_a_session_that_begins_again_beside_its_forgetting_keeps_what_it_h
         nonlocal calls, is_new
         calls += 1
         if calls == at:
-            info = await store.tenant(tenant).get_session("old", "bob")
-            is_new = info is not None and info.forgotten
             async with opened(url) as other:
                 session = await other.tenant(tenant).for_owner("bob").session("old", title="New")
+                is_new = session.info.title == "New"
                 await session.add_message("user", "I am back")
                 await session.add_note("mood", "cheerful")
 

@@ -387,7 +387,7 @@ class Erasure:
                 if changed.forgotten and not await self._is_open():
                     raise ErasureEnded  # and the session may have begun again
                 with suppress(Stale):  # changed by another process in the meantime: read it again
-                    await self._store.put_session(changed, seen=known)
+                    await self._store.put_session(changed, seen=known, whole=changed.forgotten)
                     return
         except SessionGone:
             return
