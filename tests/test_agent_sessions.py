@@ -155,7 +155,7 @@ def test_the_command_knows_the_files_and_takes_a_folder_of_them(
     assert "Imported 3 sessions, 12 messages into notes.db" in both.stderr
     assert "2 sessions existed already and are the same" in both.stderr
     again = keepthread("import", "projects", *store)
-    assert "Nothing new: 3 sessions existed already" in again.stderr
+    assert "Nothing new: 3 sessions already existed" in again.stderr
     found = keepthread("search", "prices rounded", *store, "--json").stdout
     assert "rounded twice" in found
     refused = keepthread("import", "projects", "--branches", *store)

@@ -163,7 +163,7 @@ async def test_a_cursor_of_another_feed_is_refused(store: Store) -> None:
     await store.put_session(SessionInfo(id="s", owner="ana"))
     _, cursor = await everything(store, owner="ana")
     for owner in ("bo", None):
-        with pytest.raises(InvalidInput, match="this cursor belongs to another list"):
+        with pytest.raises(InvalidInput, match="this is not a cursor of this list"):
             await store.changes(owner=owner, after=cursor)
 
 

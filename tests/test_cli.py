@@ -463,7 +463,7 @@ def test_import_can_rename_and_says_what_it_kept(folder: Path) -> None:
     result = keepthread("import", "out.jsonl", "--as", "old/")
     assert result.stderr.startswith("Imported 2 sessions, 125 messages")
     assert {s["id"] for s in ask("sessions")} == {"a", "b", "old/a", "old/b"}
-    assert "2 sessions existed already" in keepthread("import", "out.jsonl").stderr
+    assert "2 sessions already existed" in keepthread("import", "out.jsonl").stderr
 
 
 def test_a_backup_is_a_store_of_its_own_though_others_write(folder: Path) -> None:

@@ -507,7 +507,7 @@ def test_bash_completes_commands_options_and_settings(place: Path) -> None:
     assert "-l last -r -d 'Only the last N messages.'" in fish
     assert "-n __keepthread_needs_command -f -a doctor" in fish
     assert keepthread("completion", "zsh").stdout.startswith("autoload")
-    assert "name bash, zsh or fish" in keepthread("completion", "tcsh").stderr
+    assert "choose bash, zsh or fish" in keepthread("completion", "tcsh").stderr
 
 
 # --- long work ---

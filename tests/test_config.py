@@ -864,7 +864,7 @@ chat: {system: "Be brief."}
     assert changed.returncode == 0
     assert "-  name: qwen3  # the one I like" in changed.stderr
     assert '+  name: "other"  # the one I like' in changed.stderr
-    assert "The previous version is" in changed.stderr
+    assert "The previous version was saved" in changed.stderr
     assert "qwen3" in file.with_name("config.yaml.bak").read_text()
     again = keepthread("init", "--yes", "--model", "other")
     assert "it is unchanged" in again.stderr

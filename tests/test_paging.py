@@ -134,7 +134,7 @@ async def test_hits_of_a_search_come_in_pages(tmp_path: Path) -> None:
             memory.for_owner("bob").search("ferry sails", cursor=first.next),
             ana.search("ferry", cursor=first.next),
         ):
-            with pytest.raises(InvalidInput, match="this cursor belongs to another list"):
+            with pytest.raises(InvalidInput, match="this is not a cursor of this list"):
                 await wrong
 
 

@@ -369,7 +369,7 @@ def test_an_asynchronous_tool_is_refused_by_the_blocking_surface(memory: Memory)
         return "seen"
 
     waiting = look()
-    refusal = pytest.raises(InvalidInput, match="the result contains a coroutine")
+    refusal = pytest.raises(InvalidInput, match="the result contains a value of type coroutine")
     with memory.session("x").turn("look") as turn, refusal:
         turn.tool("look", {}, lambda: waiting)
     waiting.close()

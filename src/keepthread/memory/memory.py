@@ -78,7 +78,8 @@ class Memory:
     @property
     def store(self) -> Store:
         """Return the store: its log, records and search, below sessions and owners."""
-        return self._services.store
+        # Another tenant's completes interrupted erasures first; the program opened this one itself.
+        return self._services.own_store if self._is_first else self._services.store
 
     @staticmethod
     def open(  # noqa: PLR0913 - configuration is arguments

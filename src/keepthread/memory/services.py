@@ -101,7 +101,7 @@ class Services:
 
     def __init__(self, store: Store, options: Options, runtime: Runtime | None = None) -> None:
         """Build them over a store; tenants of one engine pass what they share."""
-        self._store = store
+        self.own_store = store
         self.is_settled = False
         self._settling = cast(Store, SettlingStore(store, self))
         self.counter = options.counter or best_counter()
@@ -136,11 +136,11 @@ class Services:
     @property
     def store(self) -> Store:
         """Return the tenant's store."""
-        return self._store if self.is_settled else self._settling
+        return self.own_store if self.is_settled else self._settling
 
     async def close(self) -> None:
         """Close the store."""
-        await self._store.close()
+        await self.own_store.close()
 
     def warn_once(self, about: Hashable) -> bool:
         """Return whether this warning is new; a server may request it each time."""
@@ -307,9 +307,9 @@ class Services:
         async with self.runtime.locks.of("settle", f"{id(self)}"):
             has_intents = False
             try:
-                has_intents = bool(await self._store.scan(Scope(), FORGET, limit=1))
+                has_intents = bool(await self.own_store.scan(Scope(), FORGET, limit=1))
                 if has_intents:
-                    await self.forgetting(store=self._store).complete()
+                    await self.forgetting(store=self.own_store).complete()
             except KeepthreadError as error:
                 if isinstance(error, Unavailable) and not has_intents:
                     return  # the server is unreachable: the next call tries again

@@ -83,7 +83,7 @@ async def clear(chat: Chat, _: str) -> None:
 
 
 async def rewind(chat: Chat, rest: str) -> None:
-    """Hide the latest turn, or N of them, and put the question back into the prompt."""
+    """Hide the latest turn, or N of them, and offer its question again."""
     chat.here()
     wanted = parse_number(rest, 1, what="a number of turns")
     session = await chat.session()
