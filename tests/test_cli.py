@@ -553,7 +553,7 @@ def test_of_eight_that_migrate_at_once_one_does_it(folder: Path, postgres: Postg
     again = keepthread("migrate", "--store", url, "--partitions", "9").stderr
     assert f"has format {FORMAT}: nothing to do" in again
     assert "partitions are set when a database is created and cannot be changed later" in again
-    assert "has format 10: nothing to do" in keepthread("migrate").stderr
+    assert "has format 11: nothing to do" in keepthread("migrate").stderr
     assert "needs no format" in keepthread("migrate", "--store", "redis://nowhere").stderr
 
 

@@ -239,22 +239,18 @@ class Services:
     # --- forgetting ---
 
     def forgetting(
-        self,
-        progress: Progress | None = None,
-        reader: str | None = None,
-        *,
-        store: Store | None = None,
+        self, progress: Progress | None = None, reader: str | None = None
     ) -> "Forgetting":
         """Return the service that erases messages of this tenant; see `Forgetting`."""
         from keepthread.memory.forgetting.forget import Forgetting  # noqa: PLC0415 - 14 ms, rare
 
         vectors = self.searching.vectors
-        queued = hasattr(self.store, "outbox")
+        store = self.own_store  # it completes what was interrupted, and does not wait for itself
         return Forgetting(
-            store or self.store,
+            store,
             clock=self.options.clock,
             ids=self.options.ids,
-            outbox=cast("OutboxStore", self.store) if queued else None,
+            outbox=cast("OutboxStore", store) if hasattr(store, "outbox") else None,
             views=[vectors.view] if vectors else [],
             progress=progress,
             reader=reader,
@@ -309,7 +305,7 @@ class Services:
             try:
                 has_intents = bool(await self.own_store.scan(Scope(), FORGET, limit=1))
                 if has_intents:
-                    await self.forgetting(store=self.own_store).complete()
+                    await self.forgetting().complete()
             except KeepthreadError as error:
                 if isinstance(error, Unavailable) and not has_intents:
                     return  # the server is unreachable: the next call tries again
