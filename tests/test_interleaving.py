@@ -84,6 +84,14 @@ async def test_operations_end_whatever_happens_at_some_of_their_calls(tenants: T
     assert not tenants.broken, tenants.report()
 
 
+async def test_a_message_of_a_session_that_is_deleted_is_forgotten_in_its_fork(
+    tenants: Tenants,
+) -> None:
+    for at in range(1, 70, 2 if tenants.kind == "sqlite" else 5):
+        await tenants.attempt(Trial("forget a message", "delete a session", at, True))
+    assert not tenants.broken, tenants.report()
+
+
 @pytest.mark.nightly
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("first", OPERATIONS)
