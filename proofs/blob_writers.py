@@ -14,16 +14,18 @@ from collections.abc import AsyncIterator, Sequence, Set
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from keepthread import Attachment, Memory, Message, Options, OwnerMemory
 from keepthread.context.full_text import blobs_of
 from keepthread.errors import Busy, KeepthreadError, NotFound, SessionGone, SessionNotFound
 from keepthread.models.tokens import Estimator
+from keepthread.protocols import Store
 from keepthread.stores.kinds import BLOB, BLOB_CHUNK
 from keepthread.stores.url import store_at
 from keepthread.types import Scope
 from proofs.grounds import Ground
+from proofs.interposed import Interposed
 from proofs.marked import SIZES
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ DATA: Final[Sequence[bytes]] = [bytes([n]) * 2500 for n in range(3)]
 """Few blobs, so that the same is put, attached and deleted at the same time."""
 WRITERS: Final = 3
 FORGETS: Final = 4
+SWEPT: Final = 0.3
+"""How often an upload is swept just before its blob is described."""
 DAY: Final = 86_400.0
 RACES: Final = (Busy, NotFound, SessionGone)
 """Errors that a writer may meet because its owner is forgotten; what it stored is not promised."""
@@ -73,7 +77,7 @@ async def write(owner: OwnerMemory, rng: random.Random) -> list[Message]:
 
 
 async def beside_forgets(ground: Ground, tally: "Tally", rng: random.Random, number: int) -> None:
-    """Forget an owner while this process and another, which is then killed, store blobs."""
+    """Forget an owner, and sweep, while this process and another, which is killed, store blobs."""
     id = f"blobs {number}"
     command = [sys.executable, "-m", "proofs.blob_writers", ground.url, id, f"{rng.random()}"]
     process = await asyncio.create_subprocess_exec(
@@ -84,14 +88,21 @@ async def beside_forgets(ground: Ground, tally: "Tally", rng: random.Random, num
         ready = await process.stdout.read(1)
         assert ready, "the writer ended early"
         async with ground.opened() as memory:
-            owner = memory.for_owner(id)
+            store = memory.store
+
+            async def before(method: str, args: tuple[Any, ...]) -> None:
+                if method == "put" and args[1] == BLOB and rng.random() < SWEPT:
+                    await sweep(store, id, 1.1)  # to this clock, uploads that last are abandoned
+
+            options = Options(counter=Estimator(), blob_sizes=SIZES)
+            owner = Memory(cast(Store, Interposed(store, before)), options).for_owner(id)
             ended, acknowledged = asyncio.Event(), set[str]()
             writers = [
                 asyncio.create_task(_write_on(owner, rng, ended, acknowledged))
                 for _ in range(WRITERS)
             ]
             for _ in range(FORGETS):
-                await owner.forget(everything=True)
+                await memory.for_owner(id).forget(everything=True)
                 await asyncio.sleep(rng.uniform(0, 0.02))
             ended.set()  # as well as canceled: a client of a server may lose a cancellation
             for writer in writers:
@@ -119,16 +130,19 @@ async def check(memory: Memory, id: str, acknowledged: Set[str], tally: "Tally")
         blob = await owner.blobs.put(data)
         tally.expect(await owner.blobs.read(blob.digest) == data, f"{id}: another blob was read")
     store, scope = memory.store, Scope(owner=id)
-    for days in (2, 4):  # sweeps of later days
-        options = Options(
-            counter=Estimator(), blob_sizes=SIZES, clock=lambda days=days: time.time() + days * DAY
-        )
-        await Memory(store, options)._services.blobs(id).sweep()
+    for days in (2, 4):
+        await sweep(store, id, days)
     tally.broken += [f"{id}, swept: {what}" for what in await unreadable(owner, acknowledged)]
     entries = await store.scan(scope, BLOB)
     chunks = await store.scan(scope, BLOB_CHUNK)
     uploads = {chunk.key.partition(":")[0] for chunk in chunks}
     tally.expect(len(uploads) == len(entries), f"{id}: chunks of no blob are left")
+
+
+async def sweep(store: Store, owner: str, days: float) -> None:
+    """Remove what blobs have left, as a process does whose clock is days ahead."""
+    options = Options(counter=Estimator(), blob_sizes=SIZES, clock=lambda: time.time() + days * DAY)
+    await Memory(store, options)._services.blobs(owner).sweep()
 
 
 async def unreadable(owner: OwnerMemory, acknowledged: Set[str]) -> list[str]:
