@@ -558,7 +558,7 @@ async def test_an_answer_before_it_that_recalled_another_forgotten_message_is_kn
     assert ("s", 2) in told.answers
 
 
-async def test_a_fork_that_is_being_made_must_be_made_again(memory: Memory) -> None:
+async def test_an_interrupted_fork_is_deleted(memory: Memory) -> None:
     session = await shared_channel(memory)
     point = ForkPoint(session="shared", seq=4)
     half = SessionInfo(id="half", owner="ana", kind="fork", ready=False, forked_from=point)
@@ -614,6 +614,21 @@ async def test_a_fork_that_was_finished_in_the_meantime_loses_its_copies_alone()
     fork = await memory.get_session("fork", owner="ana")
     assert await texts(fork) == ["mine", None, "a page", "found", "named", "new in the fork"]
     assert await texts(session) == ["mine", None, "a page", "found", "named"]
+
+
+async def test_a_fork_whose_copy_was_deleted_is_begun_again_without_what_was_erased() -> None:
+    store = Interposing()
+    memory = Memory(store, Options(counter=Letters()))
+    session = await shared_channel(memory)
+    await session.update(title="bob's", title_from=(await session.messages())[1].id)
+
+    async def before_the_fork_exists() -> None:
+        store.meanwhile = lambda: memory.forget(author="bob", owner="ana")  # before it is ready
+
+    store.meanwhile = before_the_fork_exists
+    fork = await session.fork(id="fork")
+    assert await texts(fork) == ["mine", None, "a page", "found", "named"]
+    assert (await fork.refresh()).title == ""
 
 
 async def test_an_update_does_not_bring_back_what_was_forgotten_in_the_meantime() -> None:

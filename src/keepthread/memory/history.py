@@ -71,7 +71,7 @@ def _is_word(message: Message) -> bool:
     return message.role in ("user", "assistant") and not own
 
 
-_COPY = 500
+_COPIED_AT_ONCE: Final = 500
 
 
 async def clear(store: Store, session: SessionKey) -> None:
@@ -264,19 +264,32 @@ async def fork(
     """Copy a session up to a position into a new one, which is not visible before it is complete.
 
     The next call with the same id and position resumes a copy that was interrupted; without a
-    position, it resumes up to the one that the copy was begun for.
+    position, it resumes up to the one that the copy was begun for. A forgetting deletes a copy
+    that it finds incomplete: the copy is begun again, without what was erased.
     """
     if source.forgotten:
         raise forgotten_session()
-    head = (await store.describe(source.key)).messages
+    source = await store.describe(source.key)
+    head = source.messages
     end = head if at is None else check_count(at, "at")
     if end > head:
         raise MessageNotFound(f"there is no message at position {end}; the log ends at {head}")
-    target = await _unready(store, source, id, end, whole=at is None)
+    while not source.forgotten:
+        try:
+            return await _copy(store, source, id, end, blobs, whole=at is None)
+        except SessionGone:
+            source = await store.describe(source.key)  # raises if the source was deleted
+    raise forgotten_session()
+
+
+async def _copy(
+    store: Store, source: SessionInfo, id: str, end: int, blobs: BlobRepository, *, whole: bool
+) -> SessionInfo:
+    target = await _unready(store, source, id, end, whole=whole)
     end = target.forked_from.seq if target.forked_from else end
     copied = target.messages
     while copied < end:
-        page = await store.read(source.key, after=copied, until=end, limit=_COPY)
+        page = await store.read(source.key, after=copied, until=end, limit=_COPIED_AT_ONCE)
         uses = await blobs.refer(target.key, page)
         copied = await store.load(target.key, page)
         if await blobs.references.changed(uses):  # dropped before the copies were stored
