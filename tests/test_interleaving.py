@@ -17,7 +17,7 @@ from tests.interleaving import OPERATIONS, Trial, attempt
 from tests.seeds import SEED, examples
 
 THEN = (*OPERATIONS, "cancel", "kill")
-SAMPLE = {"sqlite": 100, "postgres": 40}
+SAMPLE = {"sqlite": 60, "postgres": 20}
 
 
 A_FILE = 25

@@ -9,7 +9,7 @@ DEFAULT_WINDOW: Final = 32_768
 """The assumed context window of an unknown model."""
 _OLLAMA_DEFAULT: Final = 4096
 """Tokens that Ollama gives a model if neither the model nor the server sets another number."""
-_SECONDS: Final = 2.0
+_SECONDS: Final = 5.0
 _LARGEST: Final = 100_000_000
 _FIELDS: Final = (
     "loaded_context_length",  # LM Studio, of a loaded model
