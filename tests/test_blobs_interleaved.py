@@ -230,6 +230,22 @@ async def test_a_removal_beside_a_write_leaves_what_is_stored(
 
 
 @stores
+async def test_a_sweep_leaves_the_blob_of_a_message_that_is_being_stored(store: Store) -> None:
+    """The program gives the blob up just before the message that refers to it is stored."""
+    ann = ann_of(store)
+    await put(ann)
+
+    async def give_up() -> None:
+        assert not await ann.blobs.delete(DIGEST)
+        await sweep(ann)
+
+    inside = Interleaved(store, "append", give_up)
+    await append_attachment(ann_of(cast(Store, inside)))
+    assert await ann.blobs.read(DIGEST) == DATA
+    assert await unreadable(ann) == []
+
+
+@stores
 async def test_a_message_that_follows_its_reference_late_keeps_its_blob(store: Store) -> None:
     """A sweep beside a clock a day ahead runs between the two; the message follows at each call."""
     for n in range(1, 100):

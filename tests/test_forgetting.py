@@ -30,6 +30,7 @@ from keepthread import (
     sync,
 )
 from keepthread.apps.cli import main
+from keepthread.context.summary import IN_SHORT
 from keepthread.errors import (
     InvalidInput,
     MessageNotFound,
@@ -119,6 +120,21 @@ async def shared_channel(memory: Memory) -> Session:
         Message(role="user", content="named", author="ana", id="it", created_at=at[4]),
     )
     return session
+
+
+async def test_facts_of_a_source_go_from_since_on_and_until_then(tmp_path: Path) -> None:
+    now = NOON
+
+    async with await on_file(tmp_path / "a.db", clock=lambda: now) as memory:
+        facts = memory.for_owner("ana").facts
+        for minute in range(4):
+            now = NOON + 60 * minute
+            await facts.remember(f"Fact {minute}.", source="web:https://x.org")
+        told = await memory.forget(
+            owner="ana", source="web:https://x.org", since=NOON + 60, until=NOON + 180
+        )
+        assert told.records == {"fact": 2}
+        assert sorted(fact.text for fact in await facts.list()) == ["Fact 0.", "Fact 3."]
 
 
 @pytest.mark.parametrize(
@@ -275,6 +291,26 @@ async def test_a_delegate_of_a_forgotten_session_takes_no_late_answer(memory: Me
         await delegate()
     for info in await memory.store.scan_sessions():
         assert {m.state for m in await memory.store.read(info.key)} == {"erased"}
+
+
+async def test_all_delegates_below_a_forgotten_session_are_closed(memory: Memory) -> None:
+    session = await memory.session("s")
+    async with (
+        session.turn("Ask") as turn,
+        turn.delegate("Task") as child,
+        child.delegate("Its task") as grandchild,
+        grandchild.delegate("The task of that one") as last,
+    ):
+        for each in (last, grandchild, child, turn):
+            await each.finish("It is 1")
+    ids = [info.id for info in await memory.store.scan_sessions() if info.kind == "delegate"]
+    handles = [await memory.get_session(id) for id in ids]
+    assert len(handles) == 3
+    await memory.forget(session="s")
+    for handle in handles:
+        assert (await memory.store.describe(handle.key)).forgotten
+        with pytest.raises(SessionGone, match="forgotten"):
+            await handle.append(Message(role="user", content="late"))
 
 
 @pytest.mark.parametrize("owner", ["ana", "bea"])
@@ -539,6 +575,29 @@ async def test_answers_in_other_sessions_that_recalled_it_are_known(memory: Memo
     told = await memory.forget(author="bob", owner="ana", answers=True)
     assert ("other", 2) in told.answers
     assert await texts(other) == ["Hm", None]
+
+
+async def test_an_answer_that_was_shown_it_in_short_is_known_from_the_explanation() -> None:
+    views = {"chat": View(700, Summarized(step=0, verbatim_messages=0))}
+    async with Memory.open("ram://", counter=Letters(), keep_why=1, views=views) as memory:
+        session = await memory.session("s", owner="ana")
+        for number in range(60):
+            await session.append(
+                Message(role="user", content=f"Question {number}?"),
+                Message(role="assistant", content=f"Answer {number}"),
+            )
+        async with session.turn("So?") as turn:
+            context = await turn.context()
+            # The program stores the answer, so its meta does not name what it was written from.
+            (answer,) = await session.append(Message(role="assistant", content="Still 1"))
+        await memory.idle()
+        (in_short,) = [each for each in context.why.choices if each.reason == IN_SHORT]
+        for seq, is_shown in ((in_short.first - 1, False), (in_short.first, True)):
+            (message,) = await session.messages(after=seq - 1, limit=1)
+            told = await memory.forget(
+                owner="ana", session="s", message=message.id, answers=True, dry_run=True
+            )
+            assert (("s", answer.seq) in told.answers) == is_shown
 
 
 async def test_an_answer_before_it_that_recalled_another_forgotten_message_is_known(

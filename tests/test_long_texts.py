@@ -218,6 +218,19 @@ async def test_a_forgotten_message_takes_the_blobs_that_only_it_refers_to(store:
     assert await store.scan(Scope(session=session.key), BLOB_USE) == []
 
 
+async def test_a_reference_that_a_deleted_session_left_keeps_no_blob(store: Store) -> None:
+    ann = memory_over(store).for_owner("ann")
+    put = await ann.blobs.put(b"attached" * 100)
+    attached = Attachment(media_type="text/plain", uri=put.uri)
+    one, two = [await ann.session(id) for id in ("one", "two")]
+    for session in (one, two):
+        await session.append(Message(role="user", content=long("same"), attachments=[attached]))
+    await store.delete_session(one.key)  # by a process that died before it released the blobs
+    receipt = await ann.forget(session="two")
+    assert receipt.records["blob"] == 2
+    assert await left_of(store) == []
+
+
 @pytest.mark.parametrize("choice", [{"session": "s"}, {"session": "s", "message": "m"}])
 async def test_an_erasure_that_another_process_completes_leaves_no_blob(
     choice: dict[str, Any],

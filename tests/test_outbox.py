@@ -168,6 +168,7 @@ async def test_all_but_appending_is_unavailable_while_the_server_is_away(field: 
             lambda: session.context(budget=500),
             session.messages,
             lambda: session.append(user("c"), expect=2),
+            lambda: session.append(user("c"), expect=0),
             session.status,
             lambda: session.cache_tool("t", {}, "r", 2),
             lambda: memory.session("new"),

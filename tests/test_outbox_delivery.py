@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from keepthread import Message, SessionInfo
-from keepthread.errors import Unavailable
+from keepthread.errors import StorageFull, Unavailable
 from keepthread.stores.outbox.delivery import Delivery
 from keepthread.stores.outbox.file import OutboxFile
 from keepthread.stores.outbox.store import OutboxBackend, OutboxStore
@@ -128,6 +128,36 @@ async def test_a_batch_added_while_an_empty_page_is_read_is_delivered_before_lat
         await store.outbox.deliver()
         assert await texts(target, key) == ["A", "B", "C"]
         assert (await store.outbox.survey()).messages == 0
+
+
+class FullFile(OutboxFile):
+    """A file on a disk that is full for a while."""
+
+    is_full = True
+
+    async def add(self, batch: Batch, drafts: Sequence[PreparedMessage]) -> None:
+        if self.is_full:
+            raise StorageFull("the disk is full")
+        await super().add(batch, drafts)
+
+
+async def test_a_batch_that_could_not_be_queued_is_not_waited_for_or_reported_missing(
+    target: Target, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = await FullFile.open(tmp_path / "s.outbox", target="t", durability="process")
+    async with asyncio.timeout(PATIENCE), await queued(target, file) as store:
+        key = (await store.put_session(SessionInfo(id="s"))).key
+        target.away = True
+        for _ in range(2):  # the first one notices that the target is away
+            with pytest.raises(StorageFull):
+                await store.append(key, [user("A")])
+        target.away, file.is_full = False, False
+        await store.outbox.deliver()
+        assert await store.read(key) == []
+        (message,) = await store.append(key, [user("B")])
+        assert message.state == "live"
+        assert await texts(target, key) == ["B"]
+    assert [each.message for each in caplog.records if each.levelname == "ERROR"] == []
 
 
 async def test_what_was_delivered_before_a_failure_inside_a_page_leaves_the_outbox(

@@ -20,11 +20,13 @@ from keepthread.errors import (
     Unavailable,
 )
 from keepthread.stores.postgres import PostgresStore
+from keepthread.stores.postgres.engine import PgConnection, PgLink, Pool
 from keepthread.stores.postgres.schema import SQL
 from keepthread.testing.contract import said, user
 from keepthread.types import Durability
 from servers.postgres import PostgresServer, new_server
 from servers.proxy import Proxy
+from tests.interleaved import cancel_caller
 
 
 @pytest.fixture(scope="module")
@@ -365,6 +367,50 @@ async def test_a_caller_who_goes_away_leaves_the_store_usable(server: PostgresSe
             await asyncio.wait([task])
         assert said(await store.append(key, [user("a", id="m")])) == ["a"]
         assert len(await store.read(key)) == 1
+
+
+async def test_a_transaction_that_is_canceled_takes_no_later_write_with_it(
+    server: PostgresServer,
+) -> None:
+    """Its connection is closed: in it, the next caller's write would never be committed."""
+    async with (
+        await PostgresStore.open(server.empty(), connections=1) as store,
+        await PostgresStore.open(server.url()) as other,
+    ):
+        key = await session_of(store)
+
+        async def go_away(link: PgLink) -> None:
+            await link.run(b"SELECT * FROM keepthread.sessions FOR UPDATE")
+            await cancel_caller()
+
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.create_task(store.backend.engine.transact(go_away))
+        await store.append(key, [user("a")])
+        assert said(await other.read(key)) == ["a"]
+
+
+async def test_a_caller_who_goes_away_while_connecting_leaves_its_place(
+    server: PostgresServer,
+) -> None:
+    begun, is_silent = asyncio.Event(), True
+
+    async def connect() -> PgConnection:
+        begun.set()
+        if is_silent:
+            await asyncio.Event().wait()
+        return await PgConnection.connect(server.url(), autocommit=True)
+
+    pool = Pool(connect, 1, 10.0)
+    task = asyncio.create_task(pool.take())
+    await begun.wait()
+    task.cancel()
+    await asyncio.wait([task])
+    is_silent = False
+    async with asyncio.timeout(10):
+        link = await pool.take()
+    assert await link.run(b"SELECT 1") == [(1,)]
+    await pool.give_back(link)
+    await pool.close()
 
 
 async def test_a_store_is_not_used_behind_a_fork(

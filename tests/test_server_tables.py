@@ -13,10 +13,12 @@ import pytest
 from keepthread import Memory, Options
 from keepthread.errors import Damaged, Unsupported
 from keepthread.protocols import Store
+from keepthread.protocols.server import KEPT
 from keepthread.stores.outbox.store import OutboxStore
 from keepthread.stores.postgres import PostgresStore
 from keepthread.stores.ram import RamStore
 from keepthread.stores.redis import RedisStore
+from keepthread.stores.redis.keys import SERVER
 from keepthread.stores.sqlite import SQLiteStore
 from keepthread.testing.contract import Letters, new_session
 from keepthread.testing.tables import ANSWER, DIGEST, NOW, REQUEST, TablesContract, a_key, an_entry
@@ -71,6 +73,25 @@ async def test_a_store_with_an_outbox_has_no_tables(tmp_path: Path) -> None:
     ) as store:
         with pytest.raises(Unsupported, match="without the outbox"):
             store.server_tables()
+
+
+async def test_requests_last_for_a_day_in_redis(redis_server: RedisServer) -> None:
+    redis_server.ask("FLUSHALL")
+    async with await RedisStore.open(redis_server.url) as store:
+        tables = store.server_tables()
+        before = set(redis_server.ask("KEYS", "*"))
+
+        def last() -> float:
+            names = set(redis_server.ask("KEYS", "*")) - before - {SERVER.requesting.encode()}
+            assert names
+            return min(redis_server.ask("PTTL", name) for name in names) / 1000
+
+        begun = await tables.begin_request(REQUEST, DIGEST, NOW)
+        assert last() >= KEPT
+        assert await tables.renew_request(REQUEST, begun.token, NOW + 1)
+        assert last() >= KEPT
+        assert await tables.end_request(REQUEST, begun.token, ANSWER)
+        assert last() >= KEPT
 
 
 # --- rights on PostgreSQL ---
