@@ -1,5 +1,6 @@
-"""A store with a hook before each of its calls, and intents in small parts."""
+"""A store with hooks around each of its calls, and intents in small parts."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from inspect import iscoroutinefunction
@@ -12,20 +13,21 @@ from keepthread.models.tokens import Estimator
 from keepthread.protocols import Store
 from keepthread.stores.url import store_at
 
-Before: TypeAlias = Callable[[str, tuple[Any, ...]], Awaitable[None]]
-"""Called with the name of a store's method and its arguments, before the call."""
+Hook: TypeAlias = Callable[[str, tuple[Any, ...]], Awaitable[None]]
+"""Called with the name of a store's method and its arguments."""
 SIZES: Final = BlobSizes(chunk=1024, text=2000)
 
 
 class Interposed:
-    """A store that calls a hook before each of its calls."""
+    """A store that calls a hook before each of its calls, and another one after it."""
 
-    def __init__(self, store: Store, before: Before) -> None:
+    def __init__(self, store: Store, before: Hook | None = None, after: Hook | None = None) -> None:
         self.store = store
         self.before = before
+        self.after = after
 
     def tenant(self, name: str) -> "Interposed":
-        return Interposed(self.store.tenant(name), self.before)
+        return Interposed(self.store.tenant(name), self.before, self.after)
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self.store, name)
@@ -33,13 +35,40 @@ class Interposed:
             return method
 
         async def call(*args: Any, **kwargs: Any) -> Any:
-            await self.before(name, args)
-            return await method(*args, **kwargs)
+            if self.before:
+                await self.before(name, args)
+            answer = await method(*args, **kwargs)
+            if self.after:
+                await self.after(name, args)
+            return answer
 
         return call
 
 
-def memory_over(store: Store, before: Before | None = None, **options: Any) -> Memory:
+class Once:
+    """A hook that runs something at one call: the one with this number, or the first of a name."""
+
+    def __init__(self, at: int | str, run: Callable[[], Awaitable[object]]) -> None:
+        self.at = at
+        self.run = run
+        self.calls = 0
+
+    async def __call__(self, name: str, _: tuple[Any, ...]) -> None:
+        self.calls += 1
+        if self.at in (self.calls, name):
+            self.at = 0
+            await self.run()
+
+
+async def cancel_caller() -> None:
+    """Cancel the task that calls, at this moment."""
+    task = asyncio.current_task()
+    assert task
+    task.cancel()
+    await asyncio.sleep(0)
+
+
+def memory_over(store: Store, before: Hook | None = None, **options: Any) -> Memory:
     """Return a memory over an open store, with small blobs and a hook before each call."""
     under = cast(Store, Interposed(store, before)) if before else store
     return Memory(under, Options(counter=Estimator(), blob_sizes=SIZES, **options))
@@ -53,7 +82,7 @@ async def opened_store(url: str) -> AsyncIterator[Store]:
 
 
 @asynccontextmanager
-async def opened(url: str, before: Before | None = None) -> AsyncIterator[Memory]:
+async def opened(url: str, before: Hook | None = None) -> AsyncIterator[Memory]:
     """Open a memory for as long as the block lasts."""
     async with opened_store(url) as store, memory_over(store, before) as memory:
         yield memory

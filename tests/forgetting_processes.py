@@ -4,13 +4,13 @@ import asyncio
 import os
 from typing import Any
 
-from proofs.interposed import Before, opened, store_intents_in_parts_of
+from proofs.interposed import Hook, opened, store_intents_in_parts_of
 from tests.dying import WRITES
 
 KILLED = 9
 
 
-def kill_at(method: str) -> Before:
+def kill_at(method: str) -> Hook:
     """Return a hook that ends this process before a call of a method."""
 
     async def hook(name: str, _: tuple[Any, ...]) -> None:

@@ -19,8 +19,8 @@ from keepthread.protocols import Store
 from keepthread.stores import RamStore
 from keepthread.stores.kinds import BLOB, BLOB_CHUNK, BLOB_UPLOAD, BLOB_USE
 from keepthread.types import Scope
+from proofs.interposed import Interposed, Once, cancel_caller
 from tests.every_store import store
-from tests.interleaved import Interleaved, cancel_caller
 
 __all__ = ["store"]
 
@@ -107,6 +107,10 @@ BESIDE: Final = [
 ]
 
 
+async def cancel(_: OwnerMemory) -> None:
+    await cancel_caller()
+
+
 # --- what must be so afterwards ---
 
 
@@ -174,8 +178,9 @@ async def trial(
     """Run one operation with another inside; return whether it made so many calls."""
     ann = ann_of(store)
     await begun(ann, before)
-    inside = Interleaved(store, n, lambda: other(ann), after=after)
-    task = asyncio.create_task(_ended(one(ann_of(cast(Store, inside)))))
+    inside = Once(n, lambda: other(ann))
+    beside = Interposed(store, after=inside) if after else Interposed(store, inside)
+    task = asyncio.create_task(_ended(one(ann_of(cast(Store, beside)))))
     with suppress(asyncio.CancelledError):
         await task
     assert await unreadable(ann) == [], n
@@ -239,8 +244,8 @@ async def test_a_sweep_leaves_the_blob_of_a_message_that_is_being_stored(store: 
         assert not await ann.blobs.delete(DIGEST)
         await sweep(ann)
 
-    inside = Interleaved(store, "append", give_up)
-    await append_attachment(ann_of(cast(Store, inside)))
+    beside = Interposed(store, Once("append", give_up))
+    await append_attachment(ann_of(cast(Store, beside)))
     assert await ann.blobs.read(DIGEST) == DATA
     assert await unreadable(ann) == []
 
@@ -256,16 +261,16 @@ async def test_a_message_that_follows_its_reference_late_keeps_its_blob(store: S
             ready.set()
             await go.wait()
 
-        late = cast(Store, Interleaved(part, "append", wait))
-        task = asyncio.create_task(append_text(ann_of(late)))
+        late = Interposed(part, Once("append", wait))
+        task = asyncio.create_task(append_text(ann_of(cast(Store, late))))
         await ready.wait()
 
         async def follow(go: asyncio.Event = go, task: asyncio.Task[None] = task) -> None:
             go.set()
             await task
 
-        inside = Interleaved(part, n, follow)
-        await sweep_a_day_ahead(ann_of(cast(Store, inside)))
+        inside = Once(n, follow)
+        await sweep_a_day_ahead(ann_of(cast(Store, Interposed(part, inside))))
         await follow()
         assert await unreadable(ann) == [], n
         assert await left_over(ann) == [], n
@@ -280,7 +285,7 @@ async def test_a_message_that_follows_its_reference_late_keeps_its_blob(store: S
 async def test_a_write_that_is_canceled_at_any_call_leaves_nothing_broken(
     store: Store, one: Operation, after: bool
 ) -> None:
-    await every_call(store, one, cancel_caller, after=after)
+    await every_call(store, one, cancel, after=after)
 
 
 @pytest.mark.parametrize("store", ["ram"], indirect=True)
@@ -289,4 +294,4 @@ async def test_a_write_that_is_canceled_at_any_call_leaves_nothing_broken(
 async def test_a_removal_that_is_canceled_at_any_call_leaves_nothing_broken(
     store: Store, one: Operation, after: bool
 ) -> None:
-    await every_call(store, one, cancel_caller, after=after)
+    await every_call(store, one, cancel, after=after)

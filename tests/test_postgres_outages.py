@@ -24,9 +24,9 @@ from keepthread.stores.postgres.engine import PgConnection, PgLink, Pool
 from keepthread.stores.postgres.schema import SQL
 from keepthread.testing.contract import said, user
 from keepthread.types import Durability
+from proofs.interposed import cancel_caller
 from servers.postgres import PostgresServer, new_server
 from servers.proxy import Proxy
-from tests.interleaved import cancel_caller
 
 
 @pytest.fixture(scope="module")
