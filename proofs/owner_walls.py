@@ -281,8 +281,8 @@ class OwnerWalls:
             "text": _COMMON.replace("somebody", "nobodies"),
         }
         self.askers = [
-            Asker(self.memory.for_owner("ann-one"), foreign),
-            Asker(self.memory.for_owner("ann-two"), missing),
+            Asker(self.memory.for_owner("Bob"), foreign),
+            Asker(self.memory.for_owner("BOB"), missing),
         ]
         for asker in self.askers:
             await self._furnish(asker)

@@ -17,6 +17,7 @@ from keepthread.stores.outbox.types import Batch, KnownSessions
 from keepthread.stores.rows import PreparedMessage
 from keepthread.stores.sqlite import SQLiteStore
 from keepthread.types import SessionKey
+from tests import hostile_pairs
 
 PATIENCE = 20.0
 
@@ -210,12 +211,13 @@ def test_a_session_made_again_under_its_id_leaves_nothing_of_the_old_one() -> No
     assert len(known) == 0
 
 
-def test_an_outbox_knows_sessions_of_two_owners_with_one_id() -> None:
-    anas = SessionInfo(id="s", owner="ana", key=SessionKey("1"))
-    bobs = SessionInfo(id="s", owner="bob", key=SessionKey("2"))
-    known = KnownSessions([anas, bobs])
-    assert (known.get("ana", "s"), known.get("bob", "s")) == (anas, bobs)
-    assert known.get("default", "s") is None
-    assert not known.discard("default", "s")
-    assert known.discard("ana", "s")
-    assert (known.by_key(anas.key), known.by_key(bobs.key)) == (None, bobs)
+@pytest.mark.parametrize(("one", "two"), [("ana", "bob"), *hostile_pairs.NAMES])
+def test_an_outbox_knows_sessions_of_two_owners_with_one_id(one: str, two: str) -> None:
+    first = SessionInfo(id="s", owner=one, key=SessionKey("1"))
+    second = SessionInfo(id="s", owner=two, key=SessionKey("2"))
+    known = KnownSessions([first, second])
+    assert (known.get(one, "s"), known.get(two, "s")) == (first, second)
+    assert known.get("nobody", "s") is None
+    assert not known.discard("nobody", "s")
+    assert known.discard(one, "s")
+    assert (known.by_key(first.key), known.by_key(second.key)) == (None, second)
