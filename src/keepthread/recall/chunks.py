@@ -49,7 +49,7 @@ _ALWAYS: Final = re.compile(
     re.IGNORECASE,
 ).search
 _DIGIT: Final = re.compile(r"\d").search
-_QUESTION: Final = re.compile("[?\uff1f\u061f]\\W*$").search
+_QUESTION: Final = re.compile("[?\uff1f\u061f][^\\w?\uff1f\u061f]*$").search
 _SENTENCE: Final = re.compile("(?<=[.!?])\\s+|(?<=[\u3002\uff01\uff1f])|\n+")
 _SPACE: Final = re.compile(r"\s")
 

@@ -259,7 +259,7 @@ class Command(TyperCommand):
 
 def _bounds(meaning: str) -> str:
     """Return a help text whose bounds are words: `[x>=1]` becomes `[at least 1]`."""
-    meaning = re.sub(r"(\d+)<=x<=(\d+)", r"\1 to \2", meaning)
+    meaning = re.sub(r"(?<!\d)(\d+)<=x<=(\d+)", r"\1 to \2", meaning)
     return re.sub(r"x>=(\d+)", r"at least \1", meaning)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 from keepthread.context.trust import lowest
 from keepthread.errors import InvalidInput, MessageNotFound, SessionNotFound, Stale
-from keepthread.memory.facts.records import checked, from_value, value_of
+from keepthread.memory.facts.records import check_number, checked, from_value, value_of
 from keepthread.memory.facts.repository import FactRepository
 from keepthread.memory.facts.types import Loaded, Noted
 from keepthread.stores.validation import check_date, show
@@ -69,9 +69,11 @@ def _from_json(value: object) -> list[Noted]:
             f"this is not a document of facts: it does not name {_FORMAT} {_VERSION},"
             ' and is not a list such as [{"fact": "Likes tea.", "updated": "2026-11-16"}]'
         )
-    entries: object = document.get("facts")
+    facts: object = document.get("facts")
+    entries = cast(list[Any], facts) if isinstance(facts, list) else []
+    check_number(len(entries))
     found: list[Noted] = []
-    for number, entry in enumerate(cast(list[Any], entries) if isinstance(entries, list) else ()):
+    for number, entry in enumerate(entries):
         given = cast(dict[str, Any], entry) if isinstance(entry, dict) else {}
         key = given.get("key")
         fact = from_value(key, given) if isinstance(key, str) else None
@@ -115,6 +117,7 @@ def _listed(value: object) -> list[Any] | None:
 
 async def _load_list(repository: FactRepository, entries: Sequence[object]) -> Loaded:
     """Remember the facts of a plain list, which its owner wrote, unless they hold already."""
+    check_number(len(entries))
     now = repository.clock()
     given = [_from_entry(entry, number, now) for number, entry in enumerate(entries, start=1)]
     given = [checked(fact, repository.owner) for fact in given]

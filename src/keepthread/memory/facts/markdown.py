@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from keepthread.errors import InvalidInput
-from keepthread.memory.facts.records import MOST_TEXT
+from keepthread.memory.facts.records import MOST_TEXT, check_number
 from keepthread.memory.facts.types import Fact
 
 _HELP: Final = """\
@@ -17,7 +17,8 @@ _ITSELF: Final = "About "
 _AGENT: Final = ", known to agent "
 """In a heading, before the name of the agent that alone is shown the facts below."""
 _HEAD: Final = re.compile(r"<!-- keepthread facts, as of (\S+) -->")
-_LINE: Final = re.compile(r"\s*[-*] +(?:\[([ xX]?)\] +)?(.*?)\s*(?:<!-- ?([0-9a-f]{32}) ?-->)?\s*")
+_ITEM: Final = re.compile(r"\s*[-*] +(?:\[([ xX]?)\] +)?")
+_KEY: Final = re.compile(r"<!-- ?([0-9a-f]{32}) ?-->")
 _LABEL: Final = re.compile(r"\*\*(?!\*)([^*]+):\*\*\s+(.*)")
 _LONGEST: Final = 10 * MOST_TEXT
 """Characters of the longest line that is read as a fact, with marks and comment."""
@@ -99,20 +100,25 @@ def read(text: str, owner: str) -> Document:
             subject = "" if nobody else title.removeprefix(_ITSELF)
             subject = "" if subject == owner else subject
             heading = raw.rstrip()
-        elif len(raw) <= _LONGEST and (found := _LINE.fullmatch(raw)):
-            line = _read_line(raw.rstrip(), subject, found)
-            lines.append(line._replace(heading=heading, agent=agent))
-    return Document(_time(head[1]) if head else None, [line for line in lines if line.text])
+        elif len(raw) <= _LONGEST and (item := _ITEM.match(raw)):
+            line = _read_line(raw.rstrip(), subject, item)
+            if line.text:
+                lines.append(line._replace(heading=heading, agent=agent))
+                check_number(len(lines))
+    return Document(_time(head[1]) if head else None, lines)
 
 
-def _read_line(raw: str, subject: str, found: "re.Match[str]") -> Line:
-    box, rest, key = found.groups()
+def _read_line(raw: str, subject: str, item: "re.Match[str]") -> Line:
+    rest = raw[item.end() :]
+    comment = _KEY.fullmatch(rest, max(rest.rfind("<!--"), 0))
+    if comment:
+        rest = rest[: comment.start()].rstrip()
     if rest.startswith("\\") and _LIKE_BOX.match(rest):
         rest = rest[1:]
     label = _LABEL.fullmatch(rest)
     attribute, text = (_plain(label[1]), label[2]) if label else ("", rest)
-    ticked = (box or "").lower() == "x"
-    return Line(_plain(text), attribute, subject, key or "", ticked, raw)
+    key = comment[1] if comment else ""
+    return Line(_plain(text), attribute, subject, key, item[1] in ("x", "X"), raw)
 
 
 def without_box(raw: str) -> str:

@@ -26,6 +26,8 @@ MOST_TEXT: Final = 1000
 MOST_NAME: Final = 120
 """Characters of a subject or an attribute."""
 MOST_VALUE: Final = 300
+MOST_FACTS: Final = 20_000
+"""Facts in one document."""
 _GONE: Final = "gone"
 _TIME: Final = 12
 """Digits of a key that are its time."""
@@ -44,6 +46,15 @@ def one_line(value: object, what: str, most: int) -> str:
     if len(text) > most:
         raise InvalidInput(f"{what} has {len(text)} characters; the limit is {most}")
     return text
+
+
+def check_number(number: int) -> None:
+    """Refuse a document with too many facts: to store them takes a long time."""
+    if number > MOST_FACTS:
+        raise InvalidInput(
+            f"the document has more than {MOST_FACTS:,} facts, the limit for one document; load it "
+            "in parts, without prune"
+        )
 
 
 def subject_of(value: object, owner: str, speaker: str | None = None) -> str:

@@ -88,8 +88,8 @@ _SCHEMA: Final = "SELECT type, name, tbl_name, sql FROM sqlite_schema"
 # they must be plain tables, without defaults, checks or computed columns.
 _INDEX_TABLE: Final = re.compile(r"words_(?:data|idx|content|docsize|config)")
 _PLAIN: Final = re.compile(
-    r"CREATE TABLE '?words_\w+'?\((?:, |\w+|"
-    r" INTEGER| BLOB| PRIMARY KEY|PRIMARY KEY\(\w+(?:, \w+)*\))*\)(?: WITHOUT ROWID)?"
+    r"CREATE TABLE '?words_\w+'?\((?:, | INTEGER| BLOB| PRIMARY KEY"
+    r"|PRIMARY KEY\(\w++(?:, \w++)*+\)|\w++)*+\)(?: WITHOUT ROWID)?"
 )
 _STATISTICS: Final = frozenset(  # ANALYZE creates them
     {

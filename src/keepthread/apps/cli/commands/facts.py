@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _SHORT: Final = 8
 """The digits at a key's end by which a person names it."""
 _FEWEST: Final = 4
-_MARKDOWN: Final = re.compile(r"^\s*[-*] ", re.MULTILINE)
+_MARKDOWN: Final = re.compile(r"^[^\S\n]*[-*] ", re.MULTILINE)
 """An entry of a list in Markdown, which may itself begin with a bracket."""
 
 

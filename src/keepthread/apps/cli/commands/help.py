@@ -26,11 +26,11 @@ _NOT_LISTED: Final = ("assets", "contributing", "decisions")
 _NEAR: Final = 5
 _INDEX: Final = "/index"
 _FENCE: Final = re.compile(r"^ *(```|~~~)")
-_IMAGE: Final = re.compile(r"!\[([^\]]*)\]\([^)]*\)")
-_DARK: Final = re.compile(r"!\[[^\]]*\]\([^)]*#only-dark\)\n")
+_IMAGE: Final = re.compile(r"!\[([^\[\]]*)\]\([^()]*\)")
+_DARK: Final = re.compile(r"!\[[^\[\]]*\]\([^()]*#only-dark\)\n")
 """The second of two pictures that show the same."""
-_LINK: Final = re.compile(r"\[([^\]]+)\]\(([^)\s]+)\)")
-_COMMENT: Final = re.compile(r"<!--.*?-->\n?|\{[:#.][^}\n]*\}", re.DOTALL)
+_LINK: Final = re.compile(r"\[([^\[\]]+)\]\(([^()\s]+)\)")
+_COMMENT: Final = re.compile(r"<!--(?:(?!<!--|-->).)*-->\n?|\{[:#.][^{}\n]*\}", re.DOTALL)
 _SENTENCE: Final = re.compile(r"(.+?[.:])(?:\s|$)", re.DOTALL)
 
 

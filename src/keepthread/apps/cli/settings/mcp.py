@@ -18,7 +18,7 @@ from keepthread.stores.validation import show
 
 _SERVERS: Final = "mcpServers"
 _LARGEST: Final = 1 << 20
-_VARIABLE: Final = re.compile(r"\$\{([^}]*)\}")
+_VARIABLE: Final = re.compile(r"\$\{([^$}]*)\}")
 _STARTED: Final = ("command", "args", "env", "cwd")
 _REACHED: Final = ("url", "headers")
 _COMMON: Final = ("type", "allow", "tools", "timeout", "disabled")
