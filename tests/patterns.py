@@ -31,6 +31,8 @@ _MANY: Final = 16
 """A repeat that ends before this number cannot take long by itself."""
 _KINDS: Final = 20
 """The number of characters that one place of a pattern is tried with."""
+_MOST: Final = 800
+"""The number of texts that a pattern is tried with; of more, every second or third is taken."""
 _ENDS: Final = ("", "\n", "\0", "x")
 """What follows the pumped part: a pattern refuses some of them."""
 _SEARCHES: Final = ("finditer", "findall", "sub", "subn", "split")
@@ -184,7 +186,8 @@ def pumped(pattern: "re.Pattern[Any]") -> list[Callable[[int], Any]]:
         starts = {start + unit for start, unit in product(before, units)} | {*before}
         parts |= set(product([""], starts, ends))
     as_bytes = isinstance(pattern.pattern, bytes)
-    return [_maker(*part, as_bytes) for part in sorted(parts) if part[1]]
+    chosen = sorted(part for part in parts if part[1])
+    return [_maker(*part, as_bytes) for part in chosen[:: 1 + len(chosen) // _MOST]]
 
 
 def _maker(before: str, unit: str, end: str, as_bytes: bool) -> Callable[[int], Any]:

@@ -109,6 +109,19 @@ KEYS = st.sampled_from(
 )
 
 
+@pytest.mark.parametrize(("path", "id"), [(CLAUDE_CODE, CLAUDE_ID), (CODEX, CODEX_ID)])
+async def test_the_title_of_an_imported_session_goes_with_its_first_question(
+    path: Path, id: str
+) -> None:
+    async with Memory(RamStore()) as memory:
+        await imported(memory, path.read_bytes())
+        session = await memory.for_owner("ana").get_session(id)
+        question = next(m for m in await session.messages() if m.role == "user")
+        assert session.info.title and question.content.startswith(session.info.title[:20])
+        await memory.for_owner("ana").forget(session=id, message=question.id)
+        assert (await memory.for_owner("ana").get_session(id)).info.title == ""
+
+
 @given(
     st.sampled_from([CLAUDE_CODE, CODEX]),
     st.lists(st.tuples(st.integers(0, 14), KEYS, JSON_VALUES), max_size=4),

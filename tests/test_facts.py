@@ -14,10 +14,17 @@ from hypothesis import strategies as st
 
 from keepthread import Memory, Message, Scope, Session, Span
 from keepthread.context.trust import rank
-from keepthread.errors import InvalidInput, MessageNotFound, SessionNotFound, Unsupported
+from keepthread.errors import (
+    InvalidInput,
+    MessageNotFound,
+    SessionNotFound,
+    Stale,
+    Unsupported,
+)
 from keepthread.memory.facts.facts import Facts
 from keepthread.memory.facts.markdown import read, write
 from keepthread.memory.facts.profile import MOST, MOST_CHARACTERS, FactIndex, known
+from keepthread.memory.facts.records import MOST_FACTS
 from keepthread.memory.facts.resolution import QUARANTINED, in_order, resolve, slot_of, standing
 from keepthread.memory.facts.types import Fact, Noted
 from keepthread.models.tokens import Estimator
@@ -28,6 +35,7 @@ from keepthread.types import JSON, Origin
 from proofs.fact_model import Shelf, Statement
 from servers.postgres import PostgresServer
 from servers.redis import RedisServer
+from tests import hostile_pairs
 
 OWNER = "ana"
 
@@ -959,3 +967,72 @@ async def test_a_wrong_fact_in_a_document_is_named_and_nothing_loaded(memory: Me
     with pytest.raises(InvalidInput, match="fact 2 is not a valid fact object; nothing was loaded"):
         await memory.for_owner("bob").facts.from_json(value)
     assert await memory.for_owner("bob").facts.list() == []
+
+
+@pytest.mark.parametrize(
+    ("line", "text", "key", "ticked"),
+    [
+        ("- Likes tea.", "Likes tea.", "", False),
+        (f" *  [X]  Likes tea.\t<!--{'a' * 32}-->  ", "Likes tea.", "a" * 32, True),
+        (f"- Likes <!-- {'b' * 32} --> tea <!-- {'a' * 32} -->", None, "a" * 32, False),
+        (f"- Likes tea <!-- {'a' * 31} -->", None, "", False),
+        (f"- Likes tea <!-- {'a' * 32} --> now", None, "", False),
+        ("- [x]", "[x]", "", False),
+        ("- [y] Likes tea.", "[y] Likes tea.", "", False),
+        ("- a" + " " * 8000 + "x", "a" + " " * 8000 + "x", "", False),
+    ],
+)
+def test_a_line_has_a_box_a_text_and_a_key(
+    line: str, text: str | None, key: str, ticked: bool
+) -> None:
+    (found,) = read(line, OWNER).lines
+    if text is None:
+        text = line.removeprefix("- ").removesuffix(f" <!-- {key} -->")
+    assert (found.text, found.key, found.ticked) == (text, key, ticked)
+
+
+async def test_a_document_with_too_many_facts_is_refused_before_one_is_stored(
+    memory: Memory,
+) -> None:
+    facts = memory.for_owner(OWNER).facts
+    number = MOST_FACTS + 1
+    many: list[JSON] = [{"fact": f"Fact {n}."} for n in range(number)]
+    document: JSON = {"format": "keepthread-facts", "version": 1, "facts": many}
+    for load in (
+        facts.from_markdown("- A fact.\n" * number),
+        facts.from_json(many),
+        facts.from_json(document),
+    ):
+        with pytest.raises(InvalidInput, match="more than 20,000 facts"):
+            await load
+    assert await facts.list() == []
+    assert len(read("- A fact.\n" * MOST_FACTS, OWNER).lines) == MOST_FACTS
+
+
+@pytest.mark.parametrize("change", [{"subject": "Bob"}, {"attribute": "drink"}, {"until": 3e9}])
+async def test_any_edit_that_is_based_on_an_older_version_is_refused(
+    memory: Memory, change: dict[str, Any]
+) -> None:
+    facts = memory.for_owner(OWNER).facts
+    fact = await facts.remember("Likes tea.")
+    newer = await facts.edit(fact.key, text="Likes green tea.")
+    with pytest.raises(Stale):
+        await facts.edit(fact.key, **change, version=fact.version)
+    assert await facts.get(fact.key) == newer
+    await facts.edit(fact.key, **change, version=newer.version)
+
+
+@pytest.mark.parametrize(("one", "two"), hostile_pairs.NAMES)
+async def test_each_agent_has_a_fact_of_its_own_from_the_same_message(
+    memory: Memory, one: str, two: str
+) -> None:
+    facts = memory.for_owner(OWNER).facts
+    session = await memory.session("s", owner=OWNER)
+    said = await session.append(Message(role="user", content="Ships sail on Monday."))
+    noted = [
+        await facts.remember("Ships sail on Monday.", agent=agent, session="s", messages=said)
+        for agent in (one, two)
+    ]
+    assert [fact.agent for fact in noted] == [one, two]
+    assert len({fact.key for fact in noted}) == 2
+    assert {fact.agent for fact in await facts.list()} == {one, two}

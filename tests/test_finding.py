@@ -535,3 +535,23 @@ async def test_comparing_vectors_says_what_it_needs(
     finder = await finder_of(store)
     with pytest.raises(Unavailable, match=r"keepthread\[embed\]"):
         await finder.nearest(VECTORS, *made.values())
+
+
+@pytest.mark.parametrize("changes", [1, 63, 64, 65, 66, 200])
+async def test_statistics_are_whole_after_any_number_of_changes(
+    store: SQLiteStore, path: Path, changes: int
+) -> None:
+    """The store remembers the last changed sessions; of more, all statistics are read again."""
+    finder = await store.finder()
+    for number in range(changes + 3):
+        await talk(store, "tea", id=f"s{number}")
+    await read_on(store)
+    await finder.places(VIEW, ["tea"])
+    for number in range(changes):
+        session = await store.get_session(f"s{number}", "default")
+        assert session is not None
+        await store.append(session.key, [user("tea milk " * 9)])
+    await read_on(store)
+    async with await SQLiteStore.open(path) as fresh:
+        expected = await (await fresh.finder()).places(VIEW, ["tea"])
+    assert (await finder.places(VIEW, ["tea"])).segments == expected.segments

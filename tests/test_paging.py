@@ -133,6 +133,8 @@ async def test_hits_of_a_search_come_in_pages(tmp_path: Path) -> None:
         for wrong in (
             memory.for_owner("bob").search("ferry sails", cursor=first.next),
             ana.search("ferry", cursor=first.next),
+            ana.search("ferry sails", cursor=first.next, roles=["user"]),
+            ana.search("ferry sails", cursor=first.next, since=1.0),
         ):
             with pytest.raises(InvalidInput, match="this is not a cursor of this list"):
                 await wrong
@@ -164,3 +166,18 @@ async def test_a_cursor_that_no_page_had_is_refused_by_every_list(store: Store) 
         ):
             with pytest.raises(InvalidInput, match="cursor"):
                 await call
+
+
+async def test_pages_of_the_facts_at_a_time_show_each_once() -> None:
+    async with Memory.open("ram://") as memory:
+        facts = memory.for_owner("ana").facts
+        texts = [f"Fact number {number}." for number in range(5)]
+        for text in texts:
+            await facts.remember(text)
+        for limit in (1, 2, 5):
+            page = await facts.list(at=4e9, limit=limit)
+            seen = [fact.text for fact in page]
+            while page.next and len(seen) <= len(texts):
+                page = await facts.list(at=4e9, limit=limit, cursor=page.next)
+                seen += [fact.text for fact in page]
+            assert seen == texts

@@ -36,6 +36,7 @@ from keepthread.testing.finding import (
 )
 from keepthread.types import Embedding
 from servers.postgres import PostgresServer
+from tests.hostile_pairs import NAMES
 from tests.seeds import examples
 from tests.test_finding import OWNERS, compared, more_steps, take_more
 from tests.test_finding import answers as all_answers
@@ -565,3 +566,19 @@ async def test_a_large_scope_is_looked_through_by_its_index(
     finally:
         postgres.execute(text)
         postgres.execute("DROP INDEX keepthread.vectors_nearest_16")
+
+
+async def test_each_owner_has_statistics_of_its_own(store: PostgresStore) -> None:
+    """The owners' counts of changes are alike: what is cached of one is not another's."""
+    owners = dict.fromkeys(["ana", "bea", *(name for pair in NAMES for name in pair)])
+    keys = {
+        owner: await talk(store, "tea " * number, "milk", id="s", owner=owner)
+        for number, owner in enumerate(owners, start=1)
+    }
+    await read_on(store)
+    finder = await store.finder()
+    for owner, key in [*keys.items()] * 2:
+        found = await finder.places(VIEW, ["tea"], owner=owner)
+        expected = await finder.places(VIEW, ["tea"], session=key)  # not cached
+        assert list(found.segments) == list(expected.segments)
+        assert found.places == expected.places

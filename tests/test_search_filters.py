@@ -171,3 +171,21 @@ def test_a_filter_finds_the_oldest_of_thousands_of_matches(
                 await check(memory, known, asked)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("kind", ["ram", "sqlite", "postgres"])
+async def test_a_time_of_a_filter_belongs_to_what_begins_there(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    urls = {"ram": "ram://", "sqlite": f"sqlite:///{tmp_path}/chat.db"}
+    url = urls[kind] if kind in urls else request.getfixturevalue("postgres").empty()
+    first, last = 1_700_000_000.0, 1_700_000_060.0
+    rows: list[Row] = [
+        ("a", "user", first, frozenset(["harbor"])),
+        ("a", "user", last, frozenset(["harbor"])),
+        ("b", "user", last, frozenset(["harbor"])),
+    ]
+    async with Memory.open(url) as memory:
+        known = await write(memory, rows)
+        for since, until in ((last, None), (first, last), (None, first), (last, last + 1)):
+            await check(memory, known, Asked(("harbor",), since, until, None, None, 100))

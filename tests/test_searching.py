@@ -383,6 +383,22 @@ async def test_a_model_in_a_fork_does_not_find_what_the_fork_hid_or_erased(memor
         assert sorted(found)[:2] == ["The parrot is green", "The parrot is loud"]
 
 
+async def test_a_model_in_a_fork_does_not_find_the_source_of_a_message_erased_there(
+    memory: Memory,
+) -> None:
+    session = await memory.session("s", owner="ana")
+    stored = await talk(session, "The parrot is green", "I see", "The parrot is loud", "I hear")
+    fork = await session.fork(id="fork")
+    await talk(fork, "The sea is calm", "Yes")
+    await memory.index(owner="ana")
+    await memory.store.erase(fork.key, [stored[2].seq])
+    async with fork.turn("What is the parrot like?") as turn:
+        assert await told(turn, "parrot") == ["The parrot is green"]
+    async with session.turn("What is the parrot like?") as turn:
+        found = await told(turn, "parrot")
+        assert sorted(found)[:2] == ["The parrot is green", "The parrot is loud"]
+
+
 async def test_hidden_messages_take_no_hits_from_those_that_are_shown(memory: Memory) -> None:
     session = await memory.session("s", owner="ana")
     for number in range(30):

@@ -52,6 +52,7 @@ COPY = "AFTER INSERT ON messages BEGIN INSERT INTO records VALUES (1,2,3,4,5,6,7
         ("CREATE VIEW words_docsize AS SELECT load_extension('x')", "view 'words_docsize'"),
         ("CREATE TABLE extra (text)", "table 'extra'"),
         ("CREATE TABLE words_content (x DEFAULT (random()))", "table 'words_content'"),
+        (f"CREATE TABLE words_content({'x' * 5000} )", "table 'words_content'"),
         ("CREATE INDEX slow ON messages (hex(content))", "index 'slow' on 'messages'"),
     ],
 )

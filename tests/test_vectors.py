@@ -279,6 +279,15 @@ async def test_the_same_model_with_other_dimensions_embeds_everything_again(
     assert (len(await kept(store, small)), len(await kept(store, other))) == (0, 101)
 
 
+async def test_a_question_is_embedded_again_after_the_dimensions_changed() -> None:
+    vectors = Vectors(ScriptedEmbedder(name="same", dimensions=64))
+    first = await vectors.asked("Day 7", within=60)
+    vectors.embedder = ScriptedEmbedder(name="same", dimensions=16)
+    other = await vectors.asked("Day 8", within=60)
+    again = await vectors.asked("Day 7", within=60)
+    assert [each and each.dimensions for each in (first, other, again)] == [64, 16, 16]
+
+
 @pytest.mark.parametrize("by_token", [False, True])
 async def test_a_search_is_by_words_until_vectors_of_other_dimensions_are_made(
     tmp_path: Path, by_token: bool
