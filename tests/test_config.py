@@ -107,7 +107,9 @@ CHOSEN = st.fixed_dictionaries(
 )
 """What one layer sets: any of these, to anything."""
 BY_A_PROJECT = {
-    key: values for key, values in EXAMPLES.items() if key not in ("model.provider", "chat.system")
+    key: values
+    for key, values in EXAMPLES.items()
+    if key not in ("memory.tenant", "memory.owner", "model.provider", "chat.system")
 }
 CHOSEN_BY_A_PROJECT = st.fixed_dictionaries(
     {}, optional={key: st.sampled_from(values) for key, values in BY_A_PROJECT.items()}
@@ -410,7 +412,8 @@ def test_a_project_sets_no_address_key_order_or_end_of_conversations(folder: Pat
     values |= {"discord.direct": True, "discord.listen": True, "memory.recall": "owner"}
     values |= {"model.provider": "anthropic", "chat.system": "Obey.", "chat.orchestrate": True}
     values |= {"memory.tools": True, "chat.allowed_tools": "a/b", "discord.allowed_tools": "a/b"}
-    values |= {"model.key_command": "op read x"}
+    values |= {"model.key_command": "op read x", "memory.owner": "x", "memory.tenant": "x"}
+    values |= {"discord.channels": 12, "discord.session": "channel"}
     texts = "host tls_cert tls_key metrics_host allowed_hosts allowed_origins issuer audience jwks"
     texts += " algorithms token_tenant tenant_claim owner_claim scope_claim"
     numbers = "port workers metrics_port rate burst concurrency deadline stop_delay drain"
@@ -426,22 +429,58 @@ def test_a_project_sets_no_address_key_order_or_end_of_conversations(folder: Pat
         assert (f"or set {variable_of(key)}" in error) == (key != "model.key_command")
         assert key in read_config(own(folder, nested({key: value})), folder.parent).sources
     (folder / PROJECT_FILE).write_text(nested({k: v[0] for k, v in BY_A_PROJECT.items()}))
-    assert read_config(own(folder), folder).settings.memory.tenant == "a"
+    assert read_config(own(folder), folder).settings.views["router"].tokens == 10
+
+
+@pytest.mark.parametrize("key", ["owner", "tenant"])
+@pytest.mark.parametrize(
+    "form", ["memory: {%s: private}", "memory.%s: private", '"mem\\u006fry":\n  %s: "private"']
+)
+def test_no_program_uses_the_memory_that_a_repository_names(
+    folder: Path, key: str, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEEPTHREAD_STORE", f"sqlite:///{folder.parent / 'm.db'}")
+
+    async def note() -> None:
+        tenant, owner = ("private", "default") if key == "tenant" else ("default", "private")
+        url = os.environ["KEEPTHREAD_STORE"]
+        async with Memory.open(url, tenant=tenant) as memory:
+            await memory.for_owner(owner).facts.remember("The PIN is 4711.")
+
+    asyncio.run(note())
+    assert "4711" in keepthread("facts", f"--{key}", "private").stdout
+    (folder / PROJECT_FILE).write_text(form % key)
+    programs = (
+        ("facts",),
+        ("search", "PIN"),
+        ("export",),
+        ("chat", "-p", "What is the PIN?"),
+        ("mcp",),
+        ("mcp", "install", "codex"),
+        ("discord",),
+        ("serve",),
+        ("proxy",),
+    )
+    for program in programs:
+        done = keepthread(*program)
+        assert done.returncode == 2, program
+        assert f"a project may not set memory.{key}" in done.stderr
+        assert "4711" not in done.stdout + done.stderr
 
 
 def test_what_a_project_sets_is_announced(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / PROJECT_FILE).write_text(
-        "memory: {owner: Zoë, strategy: recall}\nviews: {router: {tokens: 9}}"
+        "model: {name: Zoë}\nmemory: {strategy: recall}\nviews: {router: {tokens: 9}}"
     )
     monkeypatch.setenv("KEEPTHREAD_MEMORY_STRATEGY", "simple")
-    result = keepthread("config", "memory.owner")
+    result = keepthread("config", "model.name")
     assert (
-        f"{folder / PROJECT_FILE} sets memory.owner = 'Zo\\xeb', views.router.tokens = 9\n"
+        f"{folder / PROJECT_FILE} sets model.name = 'Zo\\xeb', views.router.tokens = 9\n"
         in result.stderr
     )
     assert "memory.strategy" not in result.stderr, "the environment decides it"
     first, *_ = keepthread("--json", "config").stderr.splitlines()
-    assert json.loads(first)["note"].startswith(f"{folder / PROJECT_FILE} sets memory.owner")
+    assert json.loads(first)["note"].startswith(f"{folder / PROJECT_FILE} sets model.name")
     (folder / PROJECT_FILE).write_text("")
     assert read_config(own(folder), folder).notes == []
 

@@ -29,6 +29,8 @@ from keepthread.apps.hooks.helper import HookHelper
 from keepthread.errors import InvalidInput
 from keepthread.interchange.agents import import_agents
 from servers.postgres import new_server
+from tests.hostile_pairs import NAMES as NAME_PAIRS
+from tests.hostile_pairs import SIBLINGS
 from tests.hook_world import (
     GENEROUS,
     KEEPERS,
@@ -42,7 +44,7 @@ from tests.hook_world import (
 )
 from tests.seeds import examples
 from tests.spent import untraced
-from tests.test_cli import keepthread
+from tests.test_cli import ask, keepthread
 
 ASK = "What is the lighthouse keeper called?"
 
@@ -192,7 +194,96 @@ async def test_what_was_forgotten_does_not_come_back(world: HookWorld) -> None:
         assert await asked(path, world.request("UserPromptSubmit", "s2", prompt=ASK)) == ""
 
 
+# --- whose memory ---
+
+
+@pytest.mark.parametrize("option", ["tenant", "owner"])
+@pytest.mark.parametrize(("one", "other"), NAME_PAIRS)
+async def test_one_helper_keeps_two_tenants_and_two_owners_apart(
+    option: str, one: str, other: str, world: HookWorld
+) -> None:
+    texts = {one: "The keeper is called Amaranta.", other: "The keeper is called Bertrand."}
+    async with helper() as path:
+        for name, text in texts.items():
+            world.transcript("s1", text, "Noted.")
+            await asked(path, world.request("Stop") | {option: name})
+            await until_stored(world, {option: name})
+        for name, text in texts.items():
+            ask = world.request("UserPromptSubmit", "s2", prompt="What is the keeper called?")
+            found = await asked(path, ask | {option: name})
+            assert [each for each in texts.values() if each in found] == [text]
+
+
+PROJECT = "keepthread.yaml"
+
+
+@pytest.mark.parametrize("key", ["owner", "tenant"])
+async def test_a_repository_names_nobody_whose_memory_a_hook_reads(
+    key: str, world: HookWorld
+) -> None:
+    place = ("private", "default") if key == "tenant" else ("default", "private")
+    async with Memory.open(f"sqlite:///{world.store}", tenant=place[0]) as memory:
+        await memory.for_owner(place[1]).facts.remember("The lighthouse keeper's PIN is 4711.")
+    ask = world.request("UserPromptSubmit", "s2", prompt="What is the lighthouse keeper's PIN?")
+    async with helper() as path:
+        assert "4711" in await asked(path, ask | {key: "private"})
+        (world.project / PROJECT).write_text(f"memory:\n  {key}: private\n")
+        assert await asked(path, ask) == ""
+
+
+def test_a_mistake_in_a_project_delays_its_turns_and_no_others(
+    world: HookWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = world.home / "elsewhere"
+    elsewhere.mkdir()
+    world.transcript("s1", KEEPERS, "Noted.")
+    world.transcript("s2", "Her dog is called Bo.", "Noted.", cwd=elsewhere)
+    (world.project / PROJECT).write_text("memory:\n  url: sqlite:///evil.db\n")
+
+    async def store() -> None:
+        memories = HookMemories()
+        await store_waiting(memories, {})
+        await memories.close()
+
+    def waiting() -> list[str]:
+        findings = ask("doctor")[0]["findings"]
+        return [each["found"] for each in findings if each["what"] == "hooks" and not each["ok"]]
+
+    for _ in range(2):
+        client.leave(world.request("Stop"))
+        client.leave(world.request("Stop", "s2") | {"folder": str(elsewhere)})
+        asyncio.run(store())
+        (note,) = world.waiting()
+        assert note.suffix == ".json"
+        assert asyncio.run(world.texts("s2")) == ["Her dog is called Bo.", "Noted."]
+    assert refusals({}) == []
+    monkeypatch.chdir(elsewhere)
+    assert waiting() == ["1 session waits to be stored"]
+    with monkeypatch.context() as patch:
+        patch.setenv("PGHOST", "elsewhere")
+        assert waiting() == ["1 session waits to be stored"], "of other variables, too"
+    (world.project / PROJECT).unlink()
+    asyncio.run(store())
+    assert world.waiting() == []
+    assert asyncio.run(world.texts("s1")) == [KEEPERS, "Noted."]
+    assert waiting() == []
+
+
 # --- payloads are untrusted ---
+
+
+@pytest.mark.parametrize(("folder", "sibling"), SIBLINGS)
+def test_a_folder_with_a_similar_name_is_not_the_agents(
+    folder: str, sibling: str, world: HookWorld
+) -> None:
+    good = world.transcript("s1", KEEPERS)
+    root = world.home / ".claude" / folder
+    assert good.is_relative_to(root)
+    other = root.with_name(sibling) / "s1.jsonl"
+    other.parent.mkdir()
+    other.write_bytes(good.read_bytes())
+    with pytest.raises(InvalidInput, match="outside the agent's folder"):
+        open_transcript(str(other), "claude-code", os.environ)
 
 
 def test_a_payload_lets_a_hook_read_no_other_file(world: HookWorld) -> None:
@@ -372,6 +463,28 @@ def test_the_deadline_is_in_the_process_itself(
     assert client.DEADLINE < 1
 
 
+def test_the_start_of_python_counts_for_the_deadline(world: HookWorld) -> None:
+    began = subprocess.check_output(
+        [sys.executable, "-c", "from keepthread.apps.hooks import client; print(client._spent())"],
+        timeout=GENEROUS,
+    )
+    assert 0 < float(began) <= client._MOST_SPENT
+    code = (
+        "from keepthread.apps.hooks import client; client.DEADLINE = 10 * 60.0;"
+        " client._spent = lambda: 10 * 60.0 - 0.1; client.run(['claude-code'])"
+    )
+    read, write = os.pipe()
+    with os.fdopen(write, "wb"), os.fdopen(read, "rb") as given:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            stdin=given,
+            capture_output=True,
+            timeout=GENEROUS,
+            check=False,
+        )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
 async def test_a_helper_ends_when_idle_and_when_another_version_is_installed(
     world: HookWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -387,14 +500,33 @@ async def test_a_helper_ends_when_idle_and_when_another_version_is_installed(
     await serving
 
 
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "CLAUDE_CONFIG_DIR",
+        "CODEX_HOME",
+        "HOME",
+        "KEEPTHREAD_CONFIG",
+        "KEEPTHREAD_MEMORY_OWNER",
+        "PGDATABASE",
+        "PGHOST",
+        "PGPASSWORD",
+        "XDG_CONFIG_HOME",
+        "XDG_DATA_HOME",
+    ],
+)
 def test_settings_and_variables_have_helpers_of_their_own(
-    world: HookWorld, monkeypatch: pytest.MonkeyPatch
+    variable: str, world: HookWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = client.socket_path(), client.waiting_folder({})
-    monkeypatch.setenv("KEEPTHREAD_MEMORY_OWNER", "ana")
-    assert client.socket_path() != before[0]
+    monkeypatch.setenv(variable, str(world.home / "other"))
+    assert client.socket_path() not in (None, before[0])
     assert client.waiting_folder({}) != before[1]
-    assert client.waiting_folder({"store": "x"}) != client.waiting_folder({})
+
+
+def test_the_notes_of_each_memory_are_apart(world: HookWorld) -> None:
+    options = [{}, *({name: value} for name in client.PLACE for value in ("x", "y"))]
+    assert len({client.waiting_folder(each) for each in options}) == len(options)
 
 
 def test_a_folder_that_others_can_enter_is_not_used(world: HookWorld) -> None:
@@ -461,6 +593,47 @@ async def test_a_locked_file_blocks_nobody_and_is_stored_once_it_is_free(world: 
                 await asked(path, world.request("UserPromptSubmit", prompt=ASK), 0.3)
             db.execute("ROLLBACK")
         await until_stored(world)
+    assert await world.texts("s1") == [KEEPERS, "Noted."]
+
+
+async def test_a_store_that_was_closed_is_opened_again_for_the_next_note(world: HookWorld) -> None:
+    world.transcript("s1", KEEPERS, "Noted.")
+    memories = HookMemories()
+    try:
+        client.leave(world.request("Stop"))
+        await store_waiting(memories, {})
+        (memory,) = memories._open.values()
+        await memory.store.close()
+        world.transcript("s1", KEEPERS, "Noted.", "Her dog is called Bo.", "Noted, too.")
+        client.leave(world.request("Stop"))
+        await store_waiting(memories, {})
+        assert [each.suffix for each in world.waiting()] == [".json"]
+        await store_waiting(memories, {})
+    finally:
+        await memories.close()
+    assert world.waiting() == []
+    assert len(await world.texts("s1")) == 4
+
+
+async def test_a_helper_that_ends_stores_what_it_has_begun(
+    world: HookWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.transcript("s1", KEEPERS, "Noted.")
+    async with world.memory():
+        pass  # its tables are made
+    path = client.socket_path()
+    assert path
+    serving = asyncio.create_task(HookHelper(path).serve())
+    await until(Path(path).exists)
+    with closing(sqlite3.connect(world.store, isolation_level=None)) as db:
+        db.execute("BEGIN IMMEDIATE")
+        await asked(path, world.request("Stop"))
+        monkeypatch.setattr("keepthread.__version__", "0.2.0")
+        await asked(path, world.request("SessionStart"))
+        await until(lambda: not Path(path).exists())
+        db.execute("ROLLBACK")
+    await serving
+    assert world.waiting() == []
     assert await world.texts("s1") == [KEEPERS, "Noted."]
 
 

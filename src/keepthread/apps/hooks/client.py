@@ -32,6 +32,8 @@ EVENTS: Final = (WARMS, RECALLS, *STORES)
 DEADLINE: Final = 0.85
 """Seconds after which a hook ends in any case."""
 _MOST_SPENT: Final = 0.5
+PLACE: Final = ("store", "tenant", "owner")
+"""The options that name a memory. Only the command line gives them, never a payload."""
 MAX_PAYLOAD: Final = 1 << 22
 MAX_REQUEST: Final = 1 << 16
 MAX_WAITING: Final = 1000
@@ -50,6 +52,7 @@ _LONGEST: Final = {
 """The payload fields used, and the maximum characters of each."""
 _VARIABLES: Final = ("HOME", "CLAUDE_CONFIG_DIR", "CODEX_HOME", "APPDATA", "LOCALAPPDATA")
 _PREFIXES: Final = ("KEEPTHREAD_", "XDG_", "PG")
+_PLACE_OPTIONS: Final = tuple(f"--{name}" for name in PLACE)
 _MAX_SOCKET_PATH: Final = 100  # the shortest limit of the systems is 104 bytes
 
 
@@ -76,7 +79,7 @@ def parsed(arguments: Sequence[str]) -> dict[str, Any] | None:
             options["agent"] = word
         elif word == "--all-projects":
             options["all_projects"] = True
-        elif word in ("--store", "--tenant") and words:
+        elif word in _PLACE_OPTIONS and words:
             options[word[2:]] = words.pop(0)
         else:
             return None
@@ -85,7 +88,7 @@ def parsed(arguments: Sequence[str]) -> dict[str, Any] | None:
 
 def _split(word: str) -> Sequence[str]:
     name, equals, value = word.partition("=")
-    return (name, value) if equals and name in ("--store", "--tenant") else (word,)
+    return (name, value) if equals and name in _PLACE_OPTIONS else (word,)
 
 
 def _spent() -> float:
@@ -286,13 +289,18 @@ def _digest(*parts: str) -> str:
 
 def waiting_folder(request: Mapping[str, Any]) -> str:
     """Return where the sessions are named that wait to be stored, with these options."""
+    place = [str(request.get(name, "")) for name in PLACE]
+    return f"{waiting_folders()}/{_digest(*place, *_variables())}"
+
+
+def waiting_folders() -> str:
+    """Return the folder of all such folders of this user."""
     home = os.path.expanduser("~")  # noqa: PTH111 - as above
     if os.name == "nt":
         base = os.environ.get("LOCALAPPDATA") or f"{home}/AppData/Local"
     else:
         base = os.environ.get("XDG_STATE_HOME") or f"{home}/.local/state"
-    place = str(request.get("store", "")), str(request.get("tenant", ""))
-    return f"{base}/keepthread/hooks/{_digest(*place, *_variables())}"
+    return f"{base}/keepthread/hooks"
 
 
 def leave(request: Mapping[str, Any]) -> None:

@@ -18,7 +18,14 @@ from keepthread.apps.cli.chat.startup import chat_counter
 from keepthread.apps.cli.settings.load import read_config
 from keepthread.apps.cli.stores import file_of, is_server, opened, store_url
 from keepthread.apps.cli.wiring import context_options
-from keepthread.apps.hooks.client import AGENTS, EVENTS, RECALLS, waiting_folder
+from keepthread.apps.hooks.client import (
+    AGENTS,
+    EVENTS,
+    PLACE,
+    RECALLS,
+    waiting_folder,
+    waiting_folders,
+)
 from keepthread.apps.mcp.actions import ClientMemory
 from keepthread.errors import InvalidInput, KeepthreadError, StoreClosed, Unavailable
 from keepthread.interchange.agents import import_agents
@@ -31,7 +38,7 @@ if TYPE_CHECKING:
 
 MAX_TRANSCRIPT: Final = 1 << 28
 """Bytes of a session file; a larger one is left to `keepthread import`."""
-_TEXTS: Final = ("session_id", "cwd", "project", "prompt", "store", "tenant")
+_TEXTS: Final = ("session_id", "cwd", "project", "prompt", *PLACE)
 _LONGEST: Final = 8192
 _FOLDERS: Final = {
     "claude-code": ("CLAUDE_CONFIG_DIR", ".claude", "projects"),
@@ -46,6 +53,10 @@ _MAX_REFUSALS: Final = 100
 
 class RefusedTranscript(InvalidInput):
     """A session file that a hook does not read. The text has nothing of its content."""
+
+
+class _NotOpened(Exception):
+    """The settings cannot be read, or the memory that they name cannot be opened."""
 
 
 class HookRequest(NamedTuple):
@@ -63,6 +74,7 @@ class HookRequest(NamedTuple):
     prompt: str = ""
     store: str = ""
     tenant: str = ""
+    owner: str = ""
     all_projects: bool = False
     transcripts: tuple[str, ...] = ()
 
@@ -128,7 +140,12 @@ class HookMemories:
 
     async def store(self, request: HookRequest) -> None:
         """Store the messages of a request's session files that the memory lacks."""
-        memory, owner = await self._memory(request, create=True)
+        try:
+            memory, owner = await self._memory(request, create=True)
+        except (Unavailable, StoreClosed, TimeoutError):
+            raise
+        except (KeepthreadError, OSError) as error:
+            raise _NotOpened from error
         counter = self._counters[memory]
         files = session_files(request, self._environ)
         await import_agents(memory.store, files, counter=counter, owner=owner)
@@ -136,7 +153,11 @@ class HookMemories:
     async def _memory(self, request: HookRequest, *, create: bool) -> tuple[Memory, str]:
         """Return the memory and the owner of the settings that apply in the request's folder."""
         folder = _folder(request)
-        flags = {"memory.url": store_url(request.store), "memory.tenant": request.tenant}
+        flags = {
+            "memory.url": store_url(request.store),
+            "memory.tenant": request.tenant,
+            "memory.owner": request.owner,
+        }
         config = read_config(self._environ, folder, {k: v for k, v in flags.items() if v})
         settings = config.settings
         url, tenant = settings.address, settings.memory.tenant
@@ -209,23 +230,30 @@ def open_transcript(path: str, agent: str, environ: Mapping[str, str]) -> Binary
 async def store_waiting(memories: HookMemories, options: Mapping[str, Any]) -> None:
     """Store all waiting session files; one that cannot be stored now keeps waiting.
 
-    `options` are those of the hook: its store and its tenant.
+    `options` are those of the hook: its store, its tenant and its owner.
     """
     folder = Path(waiting_folder(options))
     for note in _claimed(folder):
-        name = note.with_name(note.name.removesuffix(_TAKEN))
         try:
             request = HookRequest.of({**_place(options), **json.loads(note.read_bytes())})
             await memories.store(request)
+        except _NotOpened:  # as by a mistake in a project's settings; other folders have others
+            _keep_waiting(note)
+            continue
         except (Unavailable, StoreClosed, TimeoutError):
             memories.forget_connections()
-            with suppress(OSError):
-                note.unlink() if name.exists() else note.rename(name)
+            _keep_waiting(note)
             return
         except (KeepthreadError, OSError, ValueError, RecursionError) as error:
             # There is nothing that another attempt would store.
             _log_refusal(folder, note.name.partition(".")[0], error)
         note.unlink(missing_ok=True)
+
+
+def _keep_waiting(note: Path) -> None:
+    name = note.with_name(note.name.removesuffix(_TAKEN))
+    with suppress(OSError):
+        note.unlink() if name.exists() else note.rename(name)
 
 
 def _log_refusal(folder: Path, note: str, error: Exception) -> None:
@@ -251,7 +279,7 @@ def refusals(options: Mapping[str, Any]) -> list[str]:
 
 
 def _place(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: options[name] for name in ("store", "tenant") if name in options}
+    return {name: options[name] for name in PLACE if name in options}
 
 
 def _claimed(folder: Path) -> Iterator[Path]:
@@ -267,10 +295,18 @@ def _claimed(folder: Path) -> Iterator[Path]:
 
 
 def anything_waits(options: Mapping[str, Any]) -> int:
-    """Return how many session files wait to be stored."""
-    folder = Path(waiting_folder(options))
-    names = (path.name.removesuffix(_TAKEN) for path in folder.glob("*.json*"))
-    return len({name for name in names if name.endswith(".json")})
+    """Return how many session files wait to be stored, with these options."""
+    return _notes_below(Path(waiting_folder(options)), "*.json*")
+
+
+def everything_that_waits() -> int:
+    """Return how many session files wait to be stored, with any options and variables."""
+    return _notes_below(Path(waiting_folders()), "*/*.json*")
+
+
+def _notes_below(folder: Path, pattern: str) -> int:
+    notes = (path.with_name(path.name.removesuffix(_TAKEN)) for path in folder.glob(pattern))
+    return len({path for path in notes if path.suffix == ".json"})
 
 
 # --- without a helper ---

@@ -18,6 +18,7 @@ from keepthread.apps.cli.settings.secrets import source_of
 from keepthread.apps.cli.settings.settings import ModelSettings
 from keepthread.apps.cli.stores import file_of, is_server, place_of
 from keepthread.apps.cli.wiring import best_counter, key_of, model_of
+from keepthread.apps.hooks.events import everything_that_waits
 from keepthread.errors import InvalidInput, KeepthreadError, ModelDenied, ModelUnavailable
 from keepthread.stores.changes import FeedHolder, HoldableFeed
 from keepthread.stores.front import every_session
@@ -50,6 +51,8 @@ async def doctor(
     if ask:
         model.append(await about_answer(settings.model, os.environ))
     findings = [*store, *model, about_counter(settings.tokenizer), *content]
+    if waiting := everything_that_waits():
+        findings.append(about_hooks(waiting))
     if call.json:
         call.write({"findings": [asdict(f) | {"ok": f.ok} for f in findings]})
     else:
@@ -245,6 +248,16 @@ def about_sessions(sessions: int, messages: int, unready: int) -> Finding:
     many = f"{unready:,} {'is' if unready == 1 else 'are'} not ready"
     advice = f"{many}: run the interrupted import or fork again"
     return Finding(what="content", found=found, advice=advice if unready else "")
+
+
+def about_hooks(waiting: int) -> Finding:
+    """Look at the session files that hooks of coding agents have not stored yet."""
+    advice = (
+        "the next hook stores them, unless the store is unavailable or the settings in their folder"
+        " have a mistake: `keepthread config` there shows it"
+    )
+    found = f"{counted(waiting, 'session waits', 'sessions wait')} to be stored"
+    return Finding(what="hooks", found=found, advice=advice)
 
 
 def models(call: Call) -> None:

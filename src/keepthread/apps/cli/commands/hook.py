@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
-from keepthread.apps.cli.invocation import Call
+from keepthread.apps.cli.invocation import Call, OwnerOption
 from keepthread.apps.cli.report_types import counted
 from keepthread.apps.hooks.client import AGENTS, run
 from keepthread.apps.hooks.events import anything_waits, refusals
@@ -22,6 +22,7 @@ def hook(
         bool,
         typer.Option("--all-projects", help="Recall from every session, not only this project's."),
     ] = False,
+    owner: OwnerOption = None,
 ) -> None:
     """Recall before a prompt of a coding agent, and store after its answer.
 
@@ -33,7 +34,7 @@ def hook(
             f"hooks for {agent!r} are not supported; choose one of {', '.join(AGENTS)}"
         )
     tenant = str(call.flags.get("memory.tenant") or "")
-    place = {"store": call.store or "", "tenant": tenant}
+    place = {"store": call.store or "", "tenant": tenant, "owner": owner or ""}
     given = [word for name, value in place.items() if value for word in (f"--{name}", value)]
     if not sys.stdin.isatty():
         run([agent, *given, *(["--all-projects"] if all_projects else [])])

@@ -13,7 +13,7 @@ import typer
 
 from keepthread.apps.cli.actions import Actions
 from keepthread.apps.cli.chat.startup import chat_counter
-from keepthread.apps.cli.invocation import Call
+from keepthread.apps.cli.invocation import Call, OwnerOption
 from keepthread.apps.cli.settings.load import write_private
 from keepthread.apps.cli.stores import file_of, is_server, place_of
 from keepthread.apps.cli.wiring import context_options
@@ -29,6 +29,7 @@ from keepthread.apps.mcp.clients import (
 from keepthread.apps.mcp.hook_entries import HOOK_FILES, with_hooks, without_hooks
 from keepthread.errors import InvalidInput
 from keepthread.stores.url import shown
+from keepthread.stores.validation import check_id
 
 _SERVER: Final = "keepthread.apps.mcp.server"
 """The module that loads the SDK, which takes a second."""
@@ -39,16 +40,17 @@ async def serve_client(
     allow_forget: Annotated[
         bool, typer.Option("--allow-forget", help="Let the client erase facts: forget_fact.")
     ] = False,
+    owner: OwnerOption = None,
 ) -> None:
     """Serve the memory to the client that started this command, over standard input and output.
 
-    It serves the memory of the setting memory.owner, and ends when the client ends.
+    It serves the memory of one owner, and ends when the client ends.
     """
     server = _loaded()
     settings = call.config.settings
     options = context_options(settings, chat_counter(os.environ, settings.tokenizer))
     async with call.memory(create=True, options=options) as memory:
-        mine = memory.for_owner(call.owner)
+        mine = memory.for_owner(call.owner if owner is None else owner)
 
         def memory_of(request: Any) -> ClientMemory:
             name = server.client_of(request)
@@ -114,6 +116,7 @@ def install(
         bool,
         typer.Option("--all-projects", help="Let the hooks recall from every project's sessions."),
     ] = False,
+    owner: OwnerOption = None,
 ) -> None:
     """Print the entry that connects a client to this memory, or write it into its settings.
 
@@ -127,12 +130,15 @@ def install(
     if hooks:
         _check_hooks(client, url=url, file=file)
     path = Path(file).expanduser() if file else settings.path(os.environ, Path.home())
-    place = [*_program(), "mcp", *_place(call), *(["--allow-forget"] if allow_forget else [])]
+    if url is not None and owner is not None:
+        raise InvalidInput("the server's key determines the owner: use --url without --owner")
+    at = [] if remove or url is not None else _place(call, owner)
+    place = [*_program(), "mcp", *at, *(["--allow-forget"] if allow_forget else [])]
     entry = _ClientEntry(path, settings, place if url is None else server_address(url))
     changes: list[_SettingsChange] = [entry]
     if hooks or (remove and client in HOOK_FILES and not file):
         everything = ["--all-projects"] if all_projects else []
-        hook = [*_program(), "hook", client, *_place(call), *everything]
+        hook = [*_program(), "hook", client, *at, *everything]
         changes.append(_Hooks(HOOK_FILES[client].path(os.environ, Path.home()), client, hook))
     if write or remove:
         _change(call, client, changes, remove=remove)
@@ -237,10 +243,14 @@ def _program() -> list[str]:
     return [sys.executable, "-P", "-m", "keepthread"]
 
 
-def _place(call: Call) -> list[str]:
-    """Return the options that name the store and the tenant, as far as the command line does."""
-    tenant = call.flags.get("memory.tenant")
-    named = ["--tenant", str(tenant)] if tenant else []
+def _place(call: Call, owner: str | None) -> list[str]:
+    """Return the options that name the memory: the store only if the command line names it.
+
+    The tenant and the owner are those of now: whatever the client is opened in later, its folder
+    and the variables that are set there choose neither.
+    """
+    owner = check_id(call.owner if owner is None else owner, "owner")
+    named = ["--tenant", call.tenant, "--owner", owner]
     if not call.store:
         return named
     if not is_server(call.store):

@@ -65,8 +65,16 @@ class MemorySettings:
         flag="--store",
         variable="KEEPTHREAD_STORE",
     )
-    tenant: str = setting("default", NAME, "The tenant inside the store.", flag="--tenant")
-    owner: str = setting("default", NAME, "The owner of chats, facts and named sessions.")
+    tenant: str = setting(
+        "default",
+        NAME,
+        "The tenant inside the store.",
+        project=False,  # a cloned repository must not choose whose memory is read
+        flag="--tenant",
+    )
+    owner: str = setting(
+        "default", NAME, "The owner of chats, facts and named sessions.", project=False
+    )
     max_history_tokens: int | str = setting(
         4096,
         whole_or("auto", 1),
@@ -291,6 +299,7 @@ class DiscordSettings:
         None,
         optional(NUMBERS),
         "The channels of these guilds in which it answers, by id; includes their threads.",
+        project=False,
         stands_for="all that it can see",
     )
     reply: str = setting(
@@ -314,6 +323,7 @@ class DiscordSettings:
         "channel",
         choice("channel", "channel_and_user"),
         "Whether a channel is one conversation, or one for each person in it.",
+        project=False,  # a cloned repository must not join what people said apart
     )
     catch_up: float = setting(
         300.0,
