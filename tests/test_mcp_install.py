@@ -1,6 +1,7 @@
 """`keepthread mcp install`: the entry in each client's own file, and nothing else changed."""
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from keepthread.apps.hooks.client import parsed
 from keepthread.apps.mcp import json_edit
 from keepthread.apps.mcp.clients import (
     CLIENTS,
@@ -24,6 +26,7 @@ from keepthread.apps.mcp.clients import (
 )
 from keepthread.apps.mcp.hook_entries import HOOK_FILES, group_of, with_hooks, without_hooks
 from keepthread.errors import InvalidInput
+from tests.hostile_pairs import NAMES as NAME_PAIRS
 from tests.preloaded import KEEPTHREAD
 from tests.seeds import examples
 from tests.test_cli import keepthread
@@ -31,6 +34,8 @@ from tests.test_cli import keepthread
 ROOT = Path(__file__).parents[1]
 RUN = [sys.executable, "-P", "-m", "keepthread"]
 """How a program that was not started by its own name is started again: not from its folder."""
+PINS = ["--tenant", "default", "--owner", "default"]
+"""What an entry says of whose memory it is, if nothing else is set."""
 COMMAND = ["/usr/bin/keepthread", "mcp"]
 PROGRAM: dict[str, Any] = {
     "type": "object",
@@ -143,7 +148,10 @@ def test_a_client_is_connected_and_the_rest_of_its_file_stays(name: str, home: P
     Draft202012Validator(PROGRAM).validate(servers["keepthread"])
     assert ("type" in servers["keepthread"]) == typed
     assert servers["other"] == {"command": "x"}
-    assert started(servers["keepthread"]) == [*RUN, "mcp", "--store", str(home / "work.db")]
+    assert started(servers["keepthread"]) == [
+        *(*RUN, "mcp", "--store", str(home / "work.db")),
+        *PINS,
+    ]
     again = keepthread("mcp", "install", name, "--store", "work.db", "--write")
     assert "already has this entry; it is unchanged" in again.stderr
     gone = keepthread("mcp", "install", name, "--remove")
@@ -155,7 +163,7 @@ def test_without_write_the_entry_is_printed_and_nothing_is_written(home: Path) -
     for name, (where, container, _) in DOCUMENTED.items():
         path = home / where
         shown = keepthread("mcp", "install", name)
-        assert started(read(path, shown.stdout)[container]["keepthread"]) == [*RUN, "mcp"]
+        assert started(read(path, shown.stdout)[container]["keepthread"]) == [*RUN, "mcp", *PINS]
         assert f"Add this to {path}" in shown.stderr
         assert not path.exists()
         as_json = json.loads(keepthread("mcp", "install", name, "--json").stdout)
@@ -168,7 +176,7 @@ def test_the_entry_names_the_program_by_its_full_path(home: Path) -> None:
         [KEEPTHREAD, "mcp", "install", "codex"], text=True, stderr=subprocess.DEVNULL
     )
     entry = tomllib.loads(shown)["mcp_servers"]["keepthread"]
-    assert started(entry) == [str(KEEPTHREAD), "mcp"]
+    assert started(entry) == [str(KEEPTHREAD), "mcp", *PINS]
 
 
 def test_another_file_and_a_new_one(home: Path) -> None:
@@ -176,7 +184,7 @@ def test_another_file_and_a_new_one(home: Path) -> None:
     options = ("--file", str(path), "--allow-forget", "--write")
     assert keepthread("mcp", "install", "claude-code", *options).returncode == 0
     entry = json.loads(path.read_text())["mcpServers"]["keepthread"]
-    assert started(entry) == [*RUN, "mcp", "--allow-forget"]
+    assert started(entry) == [*RUN, "mcp", *PINS, "--allow-forget"]
     assert path.stat().st_mode & 0o077 == 0
 
 
@@ -185,6 +193,7 @@ def test_another_file_and_a_new_one(home: Path) -> None:
     [
         (("emacs",), "'emacs' is not a known client; choose one of claude-code, codex"),
         (("codex", "--write", "--remove"), "not both"),
+        (("codex", "--owner", ""), "owner must be 1 to 255 printable characters"),
         (("codex", "--store", "postgresql://me:secret@db/x"), "contains a password"),
     ],
 )
@@ -193,6 +202,28 @@ def test_a_mistake_is_explained(arguments: tuple[str, ...], reason: str, home: P
     assert done.returncode == 2
     assert reason in done.stderr
     assert "secret" not in done.stderr
+
+
+@pytest.mark.parametrize(("one", "other"), NAME_PAIRS)
+def test_an_entry_and_its_hooks_name_the_tenant_and_the_owner_of_now(
+    one: str, other: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEEPTHREAD_MEMORY_OWNER", one)
+    monkeypatch.setenv("KEEPTHREAD_MEMORY_TENANT", other)
+    for given, owner, tenant in (
+        ((), one, other),
+        (("--owner", other, "--tenant", one), other, one),
+    ):
+        shown = keepthread("mcp", "install", "claude-code", "--hooks", "--json", *given)
+        found = json.loads(shown.stdout)
+        entry = json.loads(found["entry"])["mcpServers"]["keepthread"]
+        pins = ["--tenant", tenant, "--owner", owner]
+        assert started(entry) == [*RUN, "mcp", *pins]
+        groups = json.loads(found["hooks"]["entry"])["hooks"]["Stop"]
+        words = shlex.split(groups[0]["hooks"][0]["command"])
+        assert words == [*RUN, "hook", "claude-code", *pins]
+        options = parsed(words[len(RUN) + 1 :])
+        assert options == {"agent": "claude-code", "tenant": tenant, "owner": owner}
 
 
 BROKEN = ("[1]", '{"mcpServers": []}', "{", '{"mcpServers": {"a": }}', "{} {}")
@@ -223,6 +254,86 @@ def test_a_table_in_another_form_is_left_alone(text: str) -> None:
             change(client, Path("c.toml"), text, *([COMMAND] if change is with_entry else []))
 
 
+# --- links and modes ---
+
+ENTRY = '{"mcpServers": {"other": {"command": "x"}}}'
+
+
+@pytest.mark.parametrize("option", ["--write", "--remove"])
+@pytest.mark.parametrize("named", [".mcp.json", "sub/../.mcp.json", "{project}/.mcp.json"])
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_in_a_project_is_not_followed(
+    there: bool, named: str, option: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, secret = home / "project", home / "secret" / "other.json"
+    secret.parent.mkdir()
+    (project / "sub").mkdir(parents=True)
+    (project / ".git").mkdir()
+    if there:
+        secret.write_text(ENTRY)
+        secret.chmod(0o640)
+    (project / ".mcp.json").symlink_to(secret)
+    monkeypatch.chdir(project)
+    file = named.format(project=project)
+    done = keepthread("mcp", "install", "claude-code", option, "--file", file)
+    assert done.returncode == 2
+    assert f"--file {secret}" in done.stderr
+    assert (project / ".mcp.json").is_symlink()
+    assert secret.exists() == there
+    if there:
+        assert (secret.read_text(), secret.stat().st_mode & 0o777) == (ENTRY, 0o640)
+    assert keepthread("mcp", "install", "claude-code", "--write", "--file", str(secret)).stdout == ""
+    assert "keepthread" in secret.read_text()
+
+
+def test_a_folder_in_a_project_that_is_a_link_is_not_followed(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, other = home / "project", home / "other"
+    (other / ".git").mkdir(parents=True)
+    project.mkdir()
+    (project / ".cursor").symlink_to(other)
+    monkeypatch.chdir(project)
+    for file in (".cursor/mcp.json", f"{project}/.cursor/mcp.json", ".cursor/new/mcp.json"):
+        done = keepthread("mcp", "install", "cursor", "--write", "--file", file)
+        assert done.returncode == 2
+        assert f"{project}/.cursor is a link to {other}" in done.stderr
+    assert [each.name for each in other.iterdir()] == [".git"]
+    # A link that leads to the user's own folder is above the project.
+    (home / "elsewhere").mkdir()
+    (home / "elsewhere" / "short").symlink_to(project)
+    monkeypatch.chdir(home / "elsewhere" / "short")
+    assert keepthread("mcp", "install", "cursor", "--write", "--file", "x.json").returncode == 0
+    assert (project / "x.json").is_file()
+
+
+def test_a_pipe_is_not_read(home: Path) -> None:
+    os.mkfifo(home / ".mcp.json")
+    done = keepthread("mcp", "install", "claude-code", "--write", "--file", ".mcp.json")
+    assert (done.returncode, "is not a file" in done.stderr) == (2, True)
+
+
+def test_a_persons_own_file_may_be_a_link(home: Path) -> None:
+    real = home / "dotfiles" / "claude.json"
+    real.parent.mkdir()
+    real.write_text(ENTRY)
+    (home / ".claude.json").symlink_to(real)
+    assert keepthread("mcp", "install", "claude-code", "--write").returncode == 0
+    assert (home / ".claude.json").is_symlink()
+    assert set(json.loads(real.read_text())["mcpServers"]) == {"other", "keepthread"}
+
+
+@pytest.mark.parametrize("mode", [0o400, 0o440, 0o600, 0o640, 0o664, 0o666])
+@pytest.mark.parametrize("file", [(), ("--file", ".mcp.json")])
+def test_no_mode_is_widened(file: tuple[str, ...], mode: int, home: Path) -> None:
+    path = home / (file[1] if file else ".claude.json")
+    path.write_text(ENTRY)
+    path.chmod(mode)
+    assert keepthread("mcp", "install", "claude-code", "--write", *file).returncode == 0
+    assert path.stat().st_mode & 0o777 == mode & 0o600
+    assert set(json.loads(path.read_text())["mcpServers"]) == {"other", "keepthread"}
+
+
 # --- a server at an address ---
 
 
@@ -250,6 +361,7 @@ def test_a_client_of_a_server_is_told_the_name_of_the_variable_with_the_key(
         (("--url", "memory.db"), "--url must be the URL of a server, such as"),
         (("--url", "http://me:secret@x/mcp"), "contains a password or a query"),
         (("--url", "http://x/mcp?key=secret"), "contains a password or a query"),
+        (("--url", URL, "--owner", "ana"), "the server's key determines the owner"),
         (("--url", URL, "--hooks"), "hooks use the store on this machine"),
         (("--file", "x.json", "--hooks"), "hooks use the store on this machine"),
     ],
@@ -296,7 +408,7 @@ def test_hooks_come_and_go_and_other_hooks_stay(name: str, home: Path) -> None:
     assert after["hooks"]["Stop"][0] == MINE["hooks"]["Stop"][0]
     line = events["UserPromptSubmit"][0]["hooks"][0]["command"]
     store = str(home / "work.db")
-    assert shlex.split(line) == [*RUN, "hook", name, "--store", store, "--all-projects"]
+    assert shlex.split(line) == [*RUN, "hook", name, "--store", store, *PINS, "--all-projects"]
     assert all(groups[-1] == events["UserPromptSubmit"][0] for groups in events.values())
     assert set(events) == set(HOOK_FILES[name].events)
     again = keepthread("mcp", "install", name, *options, "--write")
@@ -322,6 +434,27 @@ def test_hooks_are_printed_and_nothing_is_written(home: Path) -> None:
     refused = keepthread("mcp", "install", "cursor", "--hooks")
     assert refused.returncode == 2
     assert "--hooks supports only claude-code and codex" in refused.stderr
+
+
+@pytest.mark.parametrize("name", HOOK_FILES)
+@pytest.mark.parametrize(
+    "line",
+    [
+        "keepthread export > backup.jsonl",
+        "cd ~/keepthread && make lint",
+        "keepthread hooked {name}",
+        "run-hook {name}",
+        "/usr/bin/keepthread hook {other}",
+    ],
+)
+def test_a_hook_that_only_mentions_keepthread_is_the_users(line: str, name: str) -> None:
+    (other,) = {*HOOK_FILES} - {name}
+    mine = {"hooks": [{"type": "command", "command": line.format(name=name, other=other)}]}
+    text = json.dumps({"hooks": {"Stop": [mine]}})
+    command = ["/usr/bin/keepthread", "hook", name]
+    after = with_hooks(name, Path("settings.json"), text, command)
+    assert json.loads(after)["hooks"]["Stop"] == [mine, group_of(command)]
+    assert json.loads(without_hooks(name, Path("settings.json"), after))["hooks"]["Stop"] == [mine]
 
 
 @pytest.mark.parametrize(
@@ -429,13 +562,13 @@ def test_a_table_comes_and_goes_and_every_other_line_stays(parts: list[str]) -> 
 
 def test_the_guide_shows_the_entries_that_are_written() -> None:
     guide = (ROOT / "docs" / "how-to" / "coding-agents.md").read_text()
-    command = ["/home/ana/.local/bin/keepthread", "mcp"]
+    command = ["/home/ana/.local/bin/keepthread", "mcp", *PINS]
     for name in ("claude-code", "codex"):
         where = DOCUMENTED[name][0]
         kind = "toml" if where.endswith("toml") else "json"
         assert f"```{kind}\n{snippet(CLIENTS[name], Path(where), command)}```" in guide
         assert f"```{kind}\n{snippet(CLIENTS[name], Path(where), URL)}```" in guide
-    hook = with_hooks("claude-code", Path("x"), "", [command[0], "hook", "claude-code"])
+    hook = with_hooks("claude-code", Path("x"), "", [command[0], "hook", "claude-code", *PINS])
     assert f"```json\n{hook}```" in guide
     for name, client in CLIENTS.items():
         assert f"| {client.title} |" in guide

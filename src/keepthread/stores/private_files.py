@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 _NEW: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
 BINARY: Final[int] = getattr(os, "O_BINARY", 0)
 """Lets Windows read and write bytes as they are; elsewhere there is nothing to ask for."""
+_PRIVATE: Final = 0o600
 _LONGEST_NAME: Final = 40  # characters of the final name, so that every file system takes the rest
 
 
 @contextmanager
-def private_file(path: Path) -> Generator[Callable[[bytes], object]]:
+def private_file(path: Path, mode: int = _PRIVATE) -> Generator[Callable[[bytes], object]]:
     """Yield a function that writes to a new file; it replaces `path` when the block ends."""
-    with _unfinished(path) as (part, descriptor):
+    with _unfinished(path, mode) as (part, descriptor):
         with os.fdopen(descriptor, "wb") as file:
             yield file.write
             file.flush()
@@ -49,11 +50,11 @@ def private_copy(path: Path) -> Generator[Path]:
 
 
 @contextmanager
-def _unfinished(path: Path) -> Generator[tuple[Path, int]]:
+def _unfinished(path: Path, mode: int = _PRIVATE) -> Generator[tuple[Path, int]]:
     """Create a file beside `path`, and remove it if it still exists at the end."""
     part = path.with_name(f"{path.name[:_LONGEST_NAME]}.{os.urandom(8).hex()}.part")
     try:
-        descriptor = os.open(part, _NEW | BINARY, 0o600)
+        descriptor = os.open(part, _NEW | BINARY, mode)
     except OSError as error:  # report the folder: users do not know the temporary file
         raise type(error)(error.errno, error.strerror, str(path.parent)) from None
     try:

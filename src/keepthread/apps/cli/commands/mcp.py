@@ -129,7 +129,7 @@ def install(
         raise InvalidInput("give --write to add the entry or --remove to take it out, not both")
     if hooks:
         _check_hooks(client, url=url, file=file)
-    path = Path(file).expanduser() if file else settings.path(os.environ, Path.home())
+    path = _named_file(file) if file else settings.path(os.environ, Path.home())
     if url is not None and owner is not None:
         raise InvalidInput("the server's key determines the owner: use --url without --owner")
     at = [] if remove or url is not None else _place(call, owner)
@@ -141,7 +141,9 @@ def install(
         hook = [*_program(), "hook", client, *at, *everything]
         changes.append(_Hooks(HOOK_FILES[client].path(os.environ, Path.home()), client, hook))
     if write or remove:
-        _change(call, client, changes, remove=remove)
+        if file:
+            _check_file(path)
+        _change(call, client, changes, remove=remove, follow_links=not file)
     else:
         _print(call, client, changes)
 
@@ -195,7 +197,39 @@ class _Hooks(NamedTuple):
         return without_hooks(self.agent, self.path, text)
 
 
-def _change(call: Call, client: str, changes: Sequence[_SettingsChange], *, remove: bool) -> None:
+def _named_file(file: str) -> Path:
+    """Return the path of --file, whose links are not followed: not even before a `..`."""
+    return Path(os.path.abspath(Path(file).expanduser()))  # noqa: PTH100 - resolve follows links
+
+
+def _check_file(path: Path) -> None:
+    """Refuse what is no file, and a file that a link in its project leads to.
+
+    The project may be a cloned repository, with a link to a file that the user does not mean to
+    change. Links above the project, or above the home folder, are the user's own.
+    """
+    if path.exists() and not path.is_file():
+        raise InvalidInput(f"{path} is not a file")
+    for each in (path, *path.parents):
+        if each in (Path.cwd(), Path.home()):
+            return
+        if each.is_symlink():
+            raise InvalidInput(
+                f"{each} is a link to {each.readlink()}, and --file follows no links in a project;"
+                f" to change that file, use --file {os.path.realpath(path)}"
+            )
+        if (each / ".git").exists():
+            return
+
+
+def _change(
+    call: Call,
+    client: str,
+    changes: Sequence[_SettingsChange],
+    *,
+    remove: bool,
+    follow_links: bool,
+) -> None:
     """Change each file, after all changes were found possible, and report it."""
     texts = [(each.path, _text_of(each.path)) for each in changes]
     done = [
@@ -205,7 +239,7 @@ def _change(call: Call, client: str, changes: Sequence[_SettingsChange], *, remo
     changed = [(*each, after) for each, after in zip(texts, done, strict=True) if each[1] != after]
     for path, before, after in changed:
         _show_difference(call, path, before, after)
-        write_private(path, after)
+        write_private(path, after, follow_links=follow_links)
     title = CLIENTS[client].title
     if call.json:
         files = [str(path) for path, _, _ in changed]

@@ -28,6 +28,7 @@ CONFIG_VARIABLE: Final = "KEEPTHREAD_CONFIG"
 PROJECT_FILE: Final = "keepthread.yaml"
 MCP_FILE: Final = "mcp.json"
 DEFAULT: Final = "default"
+_PRIVATE: Final = 0o600
 _EITHER: Final = (("memory.url", "memory.storage_path"), ("embedder.url", "embedder.folder"))
 
 
@@ -192,11 +193,16 @@ def text_of(values: Mapping[str, JSON]) -> str:
     return "".join(lines)
 
 
-def write_private(path: Path, text: str) -> None:
-    """Write a file that its owner alone can read; it appears once it is whole."""
-    path = path.resolve()  # a link stays one: some keep all their settings elsewhere
+def write_private(path: Path, text: str, *, follow_links: bool = True) -> None:
+    """Write a file that its owner alone can read; it appears once it is whole.
+
+    A file that its owner could not write stays so. A person's own file may be a link, since some
+    keep all their settings elsewhere; without `follow_links`, the file takes the link's place.
+    """
+    path = path.resolve() if follow_links else path
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with private_file(path) as write:
+    mode = _PRIVATE & (path.lstat().st_mode if os.path.lexists(path) else _PRIVATE)
+    with private_file(path, mode) as write:
         write(text.encode())
 
 
