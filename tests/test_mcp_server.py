@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -193,6 +194,42 @@ async def test_hidden_and_erased_messages_are_neither_found_nor_read(tmp_path: P
             assert positions(read) == [1]
 
 
+async def test_hidden_messages_take_no_place_of_visible_ones() -> None:
+    """More hidden messages match than are asked for, and all of them match better."""
+    shown, hidden = "The green parrot of my aunt lives in the old kitchen.", "Green parrot."
+    async with Memory.open("ram://", counter=Estimator()) as memory:
+        mine = memory.for_owner(ANN)
+        session = await mine.session("s")
+        (first,) = await session.append(Message(role="user", content=shown))
+        await session.append(*[Message(role="user", content=hidden) for _ in range(2)])
+        best = await mine.search("green parrot", limit=2)
+        assert [hit.message.content for hit in best] == [hidden] * 2
+        await session.rewind(first.seq)
+        async with client(mine) as connected:
+            asked = {"query": "green parrot", "limit": 1}
+            assert positions(await connected.call_tool("search_memory", asked)) == [first.seq]
+
+
+@pytest.mark.parametrize("agent", ["planner", "tester", "mcp:tester"])
+async def test_an_agents_own_facts_are_shown_to_no_client(agent: str, tmp_path: Path) -> None:
+    async with opened(tmp_path) as memory:
+        mine = memory.for_owner(ANN)
+        await mine.facts.remember("The launch code is plum.", agent=agent)
+        await mine.facts.remember("The launch pad is green.")
+        async with client(mine) as connected:
+            texts = [
+                text_of(await connected.call_tool("list_facts", {})),
+                text_of(await connected.call_tool("list_facts", {"query": "launch"})),
+                text_of(await connected.read_resource("keepthread://facts")),
+                text_of(await connected.get_prompt("recall", {"topic": "the launch"})),
+            ]
+        hook = ClientMemory(memory=mine, client="tester")
+        texts.append(await hook.related("What is the launch code?", lambda _: True))
+    for text in texts:
+        assert "launch pad" in text
+        assert "plum" not in text
+
+
 class OfCats(ScriptedEmbedder):
     """Embeds all texts about cats alike, whatever their words."""
 
@@ -335,6 +372,26 @@ async def test_the_command_serves_its_client(era: Era, tmp_path: Path) -> None:
             found = await connected.call_tool("search_memory", {"query": "allergic"})
             assert "> I am allergic to hazelnuts." in text_of(found)
     assert (tmp_path / "stderr").read_text() == ""
+
+
+async def test_the_command_serves_the_owner_and_the_tenant_that_it_is_given(
+    tmp_path: Path,
+) -> None:
+    one, other = "bob", "bob "
+    url = f"sqlite:///{tmp_path}/mcp.db"
+    for tenant in (one, other):
+        async with Memory.open(url, tenant=tenant) as memory:
+            for owner in (one, other):
+                await memory.for_owner(owner).facts.remember(f"I am {owner!r} of {tenant!r}.")
+    arguments = ["mcp", "--store", url, "--tenant", one, "--owner", other]
+    others = {**os.environ, "KEEPTHREAD_MEMORY_TENANT": other, "KEEPTHREAD_MEMORY_OWNER": one}
+    program = StdioServerParameters(
+        command=str(KEEPTHREAD), args=arguments, cwd=tmp_path, env=others
+    )
+    async with Client(stdio_client(program)) as connected:
+        text = text_of(await connected.call_tool("list_facts", {}))
+    assert text.count("> I am") == 1
+    assert f"I am {other!r} of {one!r}." in text
 
 
 def test_standard_output_holds_the_protocol_alone(tmp_path: Path) -> None:
