@@ -12,6 +12,7 @@ import pytest
 from keepthread import Memory
 from keepthread.apps.cli.chat.tool_calls import ToolGate
 from keepthread.apps.cli.commands.discord import chatting, orchestrating
+from keepthread.apps.cli.settings.fields import AllowedTool
 from keepthread.apps.discord.bot import DiscordBot, Pace
 from keepthread.apps.discord.commands import MOST_FACTS, BotCommands
 from keepthread.apps.discord.conversations import BUSY, FAILED, NO_MEMORY, NO_MODEL, POSTED, Talks
@@ -866,12 +867,12 @@ async def test_119_a_tool_with_side_effects_runs_on_discord_only_if_the_settings
     alert = Runnable(Tool("alert"), alerting, side_effects=True)
     look = Runnable(Tool("look"), alerting)
     gate = ToolGate([], setting="discord.allowed_tools", notify=print)
-    assert gate.guard(look, ("sky", "look")) is look
+    assert gate.guard(look, AllowedTool(("sky", "look"))) is look
     with pytest.raises(ToolError, match=r"discord\.allowed_tools: sky/alert"):
-        await gate.guard(alert, ("sky", "alert")).run()
+        await gate.guard(alert, AllowedTool(("sky", "alert"))).run()
     assert ran == []
-    gate = ToolGate([("sky", "alert")], setting="discord.allowed_tools", notify=print)
-    assert await gate.guard(alert, ("sky", "alert")).run() == "done"
+    gate = ToolGate([AllowedTool(("sky", "alert"))], setting="discord.allowed_tools", notify=print)
+    assert await gate.guard(alert, AllowedTool(("sky", "alert"))).run() == "done"
     with pytest.raises(ToolError):
-        await gate.guard(alert, ("other", "alert")).run()
+        await gate.guard(alert, AllowedTool(("other", "alert"))).run()
     assert ran == ["alert"]

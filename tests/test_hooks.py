@@ -29,8 +29,6 @@ from keepthread.apps.hooks.helper import HookHelper
 from keepthread.errors import InvalidInput
 from keepthread.interchange.agents import import_agents
 from servers.postgres import new_server
-from tests.hostile_pairs import NAMES as NAME_PAIRS
-from tests.hostile_pairs import SIBLINGS
 from tests.hook_world import (
     GENEROUS,
     KEEPERS,
@@ -42,6 +40,8 @@ from tests.hook_world import (
     until,
     until_stored,
 )
+from tests.hostile_pairs import NAMES as NAME_PAIRS
+from tests.hostile_pairs import SIBLINGS
 from tests.seeds import examples
 from tests.spent import untraced
 from tests.test_cli import ask, keepthread

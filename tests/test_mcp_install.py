@@ -210,11 +210,11 @@ def test_an_entry_and_its_hooks_name_the_tenant_and_the_owner_of_now(
 ) -> None:
     monkeypatch.setenv("KEEPTHREAD_MEMORY_OWNER", one)
     monkeypatch.setenv("KEEPTHREAD_MEMORY_TENANT", other)
-    for given, owner, tenant in (
+    for options, owner, tenant in (
         ((), one, other),
         (("--owner", other, "--tenant", one), other, one),
     ):
-        shown = keepthread("mcp", "install", "claude-code", "--hooks", "--json", *given)
+        shown = keepthread("mcp", "install", "claude-code", "--hooks", "--json", *options)
         found = json.loads(shown.stdout)
         entry = json.loads(found["entry"])["mcpServers"]["keepthread"]
         pins = ["--tenant", tenant, "--owner", owner]
@@ -222,8 +222,11 @@ def test_an_entry_and_its_hooks_name_the_tenant_and_the_owner_of_now(
         groups = json.loads(found["hooks"]["entry"])["hooks"]["Stop"]
         words = shlex.split(groups[0]["hooks"][0]["command"])
         assert words == [*RUN, "hook", "claude-code", *pins]
-        options = parsed(words[len(RUN) + 1 :])
-        assert options == {"agent": "claude-code", "tenant": tenant, "owner": owner}
+        assert parsed(words[len(RUN) + 1 :]) == {
+            "agent": "claude-code",
+            "tenant": tenant,
+            "owner": owner,
+        }
 
 
 BROKEN = ("[1]", '{"mcpServers": []}', "{", '{"mcpServers": {"a": }}', "{} {}")
@@ -282,7 +285,9 @@ def test_a_link_in_a_project_is_not_followed(
     assert secret.exists() == there
     if there:
         assert (secret.read_text(), secret.stat().st_mode & 0o777) == (ENTRY, 0o640)
-    assert keepthread("mcp", "install", "claude-code", "--write", "--file", str(secret)).stdout == ""
+    assert (
+        keepthread("mcp", "install", "claude-code", "--write", "--file", str(secret)).stdout == ""
+    )
     assert "keepthread" in secret.read_text()
 
 

@@ -11,7 +11,7 @@ from tests.mcp_servers.serving import note, serve
 server = MCPServer("weather")
 
 
-@server.tool()
+@server.tool(description=os.environ.get("WEATHER_SAYS") or None)
 def weather(city: str) -> str:
     """Tell how warm it is."""
     note(f"weather {city}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from keepthread.apps.cli.chat.notices import without_tools
 from keepthread.apps.cli.chat.steps import Steps, used_line
 from keepthread.apps.cli.chat.talk import Talk
-from keepthread.apps.cli.chat.tool_calls import Ask, ToolGate
+from keepthread.apps.cli.chat.tool_calls import Ask, ToolGate, guarded
 from keepthread.apps.cli.report_types import counted
 from keepthread.apps.cli.settings.fields import tools_of
 from keepthread.apps.cli.settings.load import allow_tool, config_file
@@ -70,6 +70,7 @@ class Tools:
     ) -> None:
         """Begin to start them; the gate decides which tools with side effects may run."""
         self._servers = Servers(servers, on_event=notify)
+        self._named = servers
         self.gate = gate
         self._ready = asyncio.Event()
         self._over = asyncio.Event()
@@ -82,8 +83,7 @@ class Tools:
         waiting.cancel()
         if self._running.done():
             self._running.result()
-        sources = self._servers.sources
-        return [self.gate.guard(each, sources[each.tool.name]) for each in self._servers.tools]
+        return guarded(self._servers, self._named, self.gate)
 
     @property
     def started(self) -> bool:

@@ -15,7 +15,7 @@ from keepthread.apps.cli.chat.orchestrator import agents_of, close_models
 from keepthread.apps.cli.chat.signals import Signals
 from keepthread.apps.cli.chat.startup import chat_counter
 from keepthread.apps.cli.chat.talk import VIEW, meta_of
-from keepthread.apps.cli.chat.tool_calls import ToolGate
+from keepthread.apps.cli.chat.tool_calls import ToolGate, guarded
 from keepthread.apps.cli.invocation import Call
 from keepthread.apps.cli.settings.fields import numbers_of, tools_of
 from keepthread.apps.cli.settings.load import Config
@@ -164,7 +164,12 @@ async def run(
         _memory(call.config, model, environ, agents) as memory,
         Servers(found.servers, on_event=call.warn) as servers,
     ):
-        tools = _guarded(servers, settings.discord, call.warn)
+        gate = ToolGate(
+            tools_of(settings.discord.allowed_tools),
+            setting="discord.allowed_tools",
+            notify=call.warn,
+        )
+        tools = guarded(servers, found.servers, gate)
         offers = settings.memory.tools and settings.memory.enabled
         talks = Talks(
             memory,
@@ -192,16 +197,6 @@ async def run(
             await serving
         pruning.cancel()
     return signals.status
-
-
-def _guarded(
-    servers: Servers, settings: DiscordSettings, notify: Callable[[str], object]
-) -> list[Runnable]:
-    """Return the tools; of those with side effects, the settings name those that may run."""
-    gate = ToolGate(
-        tools_of(settings.allowed_tools), setting="discord.allowed_tools", notify=notify
-    )
-    return [gate.guard(each, servers.sources[each.tool.name]) for each in servers.tools]
 
 
 async def _prune(admin: Admin, settings: MemorySettings, notify: Callable[[str], object]) -> None:

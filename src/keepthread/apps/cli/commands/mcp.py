@@ -80,7 +80,7 @@ def _loaded() -> Any:
 # --- connecting a client ---
 
 
-def install(
+def install(  # noqa: PLR0913 - options of the command
     call: Call,
     client: Annotated[
         str, typer.Argument(metavar="CLIENT", help=f"The client: {', '.join(CLIENTS)}.")

@@ -1,5 +1,6 @@
 """Kinds of settings: each checks the value of a file or the text of a variable."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from math import isfinite
@@ -18,6 +19,16 @@ _TRUTHS: Final = {
 
 ToolName: TypeAlias = tuple[str, str]
 """The name of a server in `mcp.json`, and the server's own name of a tool."""
+_VERSION: Final = re.compile(r"@([0-9a-f]{20}\.[0-9a-f]{20}\.[0-9a-f]{20})$")
+"""The version of a tool after its name, in which `@` is escaped."""
+
+
+class AllowedTool(NamedTuple):
+    """A tool that may run without a question."""
+
+    name: ToolName
+    version: str = ""
+    """Digests of what was allowed (see `apps.cli.chat.tool_calls`); empty: whatever it is."""
 
 
 class ValueKind(NamedTuple):
@@ -171,20 +182,29 @@ def numbers_of(value: object) -> list[int]:
 
 
 def _are_tools(value: object) -> bool:
-    names = tools_of(value)
+    names = [each.name for each in tools_of(value)]
     return isinstance(value, str) and bool(names) and all(map(all, names))
 
 
-def tools_of(value: object) -> list[ToolName]:
+def tools_of(value: object) -> list[AllowedTool]:
     """Return the tools in a setting; one that is not SERVER/TOOL lacks a name."""
     words = str("" if value is None else value).replace(",", " ").split()
-    pairs = [word.partition("/") for word in words]
-    return [(_read(server), "" if "/" in tool else _read(tool)) for server, _, tool in pairs]
+    return [_tool_of(word) for word in words]
 
 
-def tools_text(tools: Iterable[ToolName]) -> str:
+def _tool_of(word: str) -> AllowedTool:
+    found = _VERSION.search(word)
+    server, _, tool = word[: found.start() if found else None].partition("/")
+    name = _read(server), "" if "/" in tool else _read(tool)
+    return AllowedTool(name, found[1] if found else "")
+
+
+def tools_text(tools: Iterable[AllowedTool]) -> str:
     """Return tools as a setting has them; a server chooses the names, so separators are escaped."""
-    return ", ".join(f"{_written(server)}/{_written(tool)}" for server, tool in tools)
+    return ", ".join(
+        f"{_written(server)}/{_written(tool)}{version and f'@{version}'}"
+        for (server, tool), version in tools
+    )
 
 
 def _read(name: str) -> str:

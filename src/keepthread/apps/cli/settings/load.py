@@ -8,7 +8,7 @@ from pathlib import Path
 from stat import S_IWOTH
 from typing import Any, Final
 
-from keepthread.apps.cli.settings.fields import ToolName, tools_of, tools_text
+from keepthread.apps.cli.settings.fields import AllowedTool, tools_of, tools_text
 from keepthread.apps.cli.settings.settings import KEYS, Settings, settings_of
 from keepthread.apps.cli.settings.sources import (
     Layer,
@@ -209,13 +209,16 @@ def write_private(path: Path, text: str, *, follow_links: bool = True) -> None:
 _ALLOWED: Final = "chat.allowed_tools"
 
 
-def allow_tool(path: Path, tool: ToolName) -> None:
-    """Add a tool to those that run without a question, in a person's own settings."""
+def allow_tool(path: Path, tool: AllowedTool) -> None:
+    """Add a tool to those that run without a question, in a person's own settings.
+
+    It takes the place of its earlier versions.
+    """
     data = path.read_bytes() if path.exists() else b""
     allowed = tools_of(values_in(path).get(_ALLOWED))
-    if tool in allowed:
+    if tool in allowed or AllowedTool(tool.name) in allowed:
         return
-    value = tools_text([*allowed, tool])
+    value = tools_text([*(each for each in allowed if each.name != tool.name), tool])
     write_private(path, with_values(data, {_ALLOWED: value}, path))
 
 
