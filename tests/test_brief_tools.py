@@ -209,7 +209,7 @@ async def test_a_permission_is_for_one_version_of_a_tool(
 
 def test_the_order_of_a_schema_and_the_value_of_a_key_are_no_change() -> None:
     name = ("sky", "weather")
-    turned = WEATHER._replace(parameters=dict(reversed(WEATHER.parameters.items())))
+    turned = WEATHER._replace(parameters=dict(reversed([*WEATHER.parameters.items()])))
     env = Server("sky", command="sky", args=("-v",), cwd="/tmp", env={"KEY": "new"})
     assert allowed_tool(name, SKY, WEATHER) == allowed_tool(name, env, turned)
 

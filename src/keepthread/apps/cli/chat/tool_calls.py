@@ -88,14 +88,14 @@ def _interrupted(reply: Reply) -> list[Message]:
 
 
 _PARTS: Final = ("how its server is reached", "its description", "its input schema")
-"""What each part of a version is a digest of."""
+"""The parts of a version, each with a digest."""
 
 
 def allowed_tool(name: ToolName, server: Server, tool: Tool) -> AllowedTool:
     """Return a tool with its version now.
 
-    Variables and headers are no part of it: they hold keys, which change, and a digest of a short
-    one would give it away.
+    Variables and headers are left out of it: they contain keys, which change, and a digest of a
+    short key would reveal it.
     """
     reached = [server.command, [*server.args], server.cwd, server.url]
     parts = (reached, tool.description, tool.parameters)
@@ -197,14 +197,14 @@ class ToolGate:
 
 
 def guarded(servers: Servers, named: Sequence[Server], gate: ToolGate) -> list[Runnable]:
-    """Return the tools of servers that run, which `named` describes, each behind the gate."""
+    """Return the tools of running servers, which `named` describes, guarded by the gate."""
     by_name = {server.name: server for server in named}
 
-    def behind_gate(tool: Runnable) -> Runnable:
+    def with_gate(tool: Runnable) -> Runnable:
         name = servers.sources[tool.tool.name]
         return gate.guard(tool, allowed_tool(name, by_name[name[0]], tool.tool))
 
-    return [behind_gate(tool) for tool in servers.tools]
+    return [with_gate(tool) for tool in servers.tools]
 
 
 def _differing(one: str, other: str) -> list[str]:

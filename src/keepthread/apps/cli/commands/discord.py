@@ -17,11 +17,12 @@ from keepthread.apps.cli.chat.startup import chat_counter
 from keepthread.apps.cli.chat.talk import VIEW, meta_of
 from keepthread.apps.cli.chat.tool_calls import ToolGate, guarded
 from keepthread.apps.cli.invocation import Call
+from keepthread.apps.cli.settings.discord import DiscordSettings
 from keepthread.apps.cli.settings.fields import numbers_of, tools_of
 from keepthread.apps.cli.settings.load import Config
 from keepthread.apps.cli.settings.mcp import McpFile, read_servers
 from keepthread.apps.cli.settings.secrets import secret_of
-from keepthread.apps.cli.settings.settings import DiscordSettings, MemorySettings, Settings
+from keepthread.apps.cli.settings.settings import MemorySettings, Settings
 from keepthread.apps.cli.stores import place_of
 from keepthread.apps.cli.wiring import memory_arguments, model_of
 from keepthread.apps.discord.conversations import Talks

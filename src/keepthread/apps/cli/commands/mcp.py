@@ -203,7 +203,7 @@ def _named_file(file: str) -> Path:
 
 
 def _check_file(path: Path) -> None:
-    """Refuse what is no file, and a file that a link in its project leads to.
+    """Refuse anything but a file, and a file that a link in its project leads to.
 
     The project may be a cloned repository, with a link to a file that the user does not mean to
     change. Links above the project, or above the home folder, are the user's own.
