@@ -162,7 +162,7 @@ def _value(node: ast.expr, file: str, local: Mapping[str, object] | None = None)
         return node.value
     name = f"keepthread.{file.removesuffix('.py').replace('/', '.')}".removesuffix(".__init__")
     names = {**vars(importlib.import_module(name)), **(local or {})}
-    return eval(ast.unparse(node), names)  # noqa: S307  # our own source
+    return eval(ast.unparse(node), names)  # our own source
 
 
 def _flags(call: ast.Call, function: str, file: str) -> int:
@@ -206,7 +206,9 @@ class _Samples:
         classes = {str(node): node for node in _nodes(tree) if _is_class(node)}
         self._letters: list[str] = []
         seen: set[tuple[bool, ...]] = set()
-        for letter in dict.fromkeys(_letters(tree)):  # of those that the pattern never tells apart, one is enough
+        for letter in dict.fromkeys(
+            _letters(tree)
+        ):  # of those that the pattern never tells apart, one is enough
             kind = tuple(self._accepts(node, letter) for node in classes.values())
             if kind not in seen:
                 seen.add(kind)

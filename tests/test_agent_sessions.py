@@ -117,7 +117,8 @@ async def test_the_title_of_an_imported_session_goes_with_its_first_question(
         await imported(memory, path.read_bytes())
         session = await memory.for_owner("ana").get_session(id)
         question = next(m for m in await session.messages() if m.role == "user")
-        assert session.info.title and question.content.startswith(session.info.title[:20])
+        assert session.info.title
+        assert question.content.startswith(session.info.title[:20])
         await memory.for_owner("ana").forget(session=id, message=question.id)
         assert (await memory.for_owner("ana").get_session(id)).info.title == ""
 

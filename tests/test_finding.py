@@ -31,9 +31,11 @@ from keepthread.testing.finding import (
     VECTORS,
     FinderContract,
     embed,
+    first_place,
     hand_made,
     read_on,
     talk,
+    vector,
     where,
 )
 from keepthread.types import Unread
@@ -555,3 +557,21 @@ async def test_statistics_are_whole_after_any_number_of_changes(
     async with await SQLiteStore.open(path) as fresh:
         expected = await (await fresh.finder()).places(VIEW, ["tea"])
     assert (await finder.places(VIEW, ["tea"])).segments == expected.segments
+
+
+@pytest.mark.parametrize("kind", ["ram", "sqlite"])
+async def test_of_equally_near_vectors_the_newest_come_first(kind: str, path: Path) -> None:
+    store: Store = RamStore() if kind == "ram" else await SQLiteStore.open(path)
+    try:
+        finder = await store.finder()
+        assert finder is not None
+        key = await talk(store, *["tea"] * 8)
+        (unread,) = await finder.unread(VECTORS)
+        places = [first_place(key, seq) for seq in range(1, 9)]
+        made = {place: vector(seq % 2) for seq, place in enumerate(places, start=1)}
+        await finder.put_vectors(VECTORS, unread, unread.last, made)
+        order = [places[seq - 1] for seq in (8, 6, 4, 2, 7, 5, 3, 1)]
+        for limit in (1, 3, 6, 8):
+            assert await finder.nearest(VECTORS, vector(0), limit=limit) == order[:limit]
+    finally:
+        await store.close()

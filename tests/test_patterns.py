@@ -6,14 +6,11 @@ from typing import Final
 
 import pytest
 
-from keepthread.apps.discord import split
 from keepthread.context.importance import CUES
 from keepthread.interchange import files, markdown
-from keepthread.memory.facts.markdown import read
 from keepthread.models.tokens import estimator
 from keepthread.recall import stemming
-from keepthread.stores.sqlite import schema
-from tests.patterns import PACKAGE, Clock, Place, Use, patterns
+from tests.patterns import Clock, Place, Use, patterns
 
 LOCAL: Final[dict[Place, list[dict[str, object]]]] = {
     ("apps/mcp/toml_edit.py", "f'\\\\s*\\\\[\\\\s*{names}\\\\s*(?:\\\\.[^\\\\]]*)?\\\\]'"): [

@@ -710,20 +710,6 @@ class FinderContract:
         assert await finder.nearest("vectors:many", vector(0)) == []
 
     @on_finder
-    async def test_of_equally_near_vectors_the_newest_come_first(
-        self, store: Store, finder: Searchable
-    ) -> None:
-        key = await talk(store, *["tea"] * 8)
-        (read,) = await finder.unread(VECTORS)
-        places = [first_place(key, seq) for seq in range(1, 9)]
-        angles = (1, 0, 1, 0, 1, 0, 1, 0)
-        made = {each: vector(angle) for each, angle in zip(places, angles, strict=True)}
-        await finder.put_vectors(VECTORS, read, read.last, made)
-        order = [places[seq - 1] for seq in (8, 6, 4, 2, 7, 5, 3, 1)]
-        for limit in (1, 3, 6, 8):
-            assert await finder.nearest(VECTORS, vector(0), limit=limit) == order[:limit]
-
-    @on_finder
     async def test_a_dropped_view_is_read_again(self, store: Store, finder: Searchable) -> None:
         await talk(store, "tea")
         await read_on(store)
