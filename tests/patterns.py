@@ -37,6 +37,7 @@ _ENDS: Final = ("", "\n", "\0", "x")
 """What follows the pumped part: a pattern refuses some of them."""
 _SEARCHES: Final = ("finditer", "findall", "sub", "subn", "split")
 _METHODS: Final = ("match", "fullmatch", "search", *_SEARCHES)
+_MAY_USE: Final = re.compile(r"import (?:re|regex)\b|from (?:re|regex)\b|LazyPattern")
 _COMPILE: Final = ("compile", "LazyPattern")
 _PLACE_OF_FLAGS: Final = {"compile": 1, "LazyPattern": 1, "sub": 4, "subn": 4, "split": 3}
 _HARMLESS: Final = {"escape", "error", "Match", "Pattern", *re.RegexFlag.__members__}
@@ -82,17 +83,18 @@ def patterns(
     """
     uses: list[Use] = []
     unreachable: list[str] = []
-    trees = {
-        path.relative_to(package).as_posix(): ast.parse(path.read_text("utf-8"))
+    sources = {
+        path.relative_to(package).as_posix(): path.read_text("utf-8")
         for path in sorted(package.rglob("*.py"))
     }
+    trees = {file: ast.parse(text) for file, text in sources.items() if _MAY_USE.search(text)}
     for file, tree in trees.items():
         unreachable += [f"{file}: {each}" for each in _hidden(tree)]
         for call, function, targets in _calls(tree):
             text = call.args[0] if call.args else call
             place = (file, ast.unparse(text))
             public = any(not name.startswith(("_", ".")) for name in targets)
-            users = trees.values() if public else [tree]
+            users = sources.values() if public else [sources[file]]
             methods = _methods(targets, users) if function in _COMPILE else {function}
             try:
                 flags = _flags(call, function, file)
@@ -145,15 +147,12 @@ def _hidden(tree: ast.Module) -> Iterator[str]:
             yield "the module as a value"
 
 
-def _methods(names: Sequence[str], trees: Iterable[ast.Module]) -> set[str]:
+def _methods(names: Sequence[str], sources: Iterable[str]) -> set[str]:
     """Return the methods that patterns of these names are used with; all if none is seen."""
     seen = {name.removeprefix(".") for name in names if name.startswith(".")}
-    for tree in trees:
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute):
-                last = node.value.attr if isinstance(node.value, ast.Attribute) else ""
-                name = node.value.id if isinstance(node.value, ast.Name) else last
-                seen |= {node.attr} if name in names else set()
+    for name in names:
+        use = re.compile(rf"\b{re.escape(name)}\.(\w+)")
+        seen |= {method for source in sources for method in use.findall(source)}
     return seen & set(_METHODS) or set(_METHODS)
 
 
