@@ -72,6 +72,8 @@ class Run:
     """The URL of a store to measure, where a benchmark can do with any."""
     only: str | None = None
     """Which rows to measure, where a benchmark can measure some alone."""
+    half: str = "both"
+    """Which half of the data to measure, where a benchmark has two."""
 
     @property
     def judged(self) -> bool:

@@ -9,6 +9,8 @@ from bench import ENOUGH_ROUNDS, Benchmark, Run
 from bench.cache import BENCHMARK as CACHE
 from bench.chat import BENCHMARK as CHAT
 from bench.context import BENCHMARK as CONTEXT
+from bench.everyday import BENCHMARK as EVERYDAY
+from bench.everyday.halves import HALVES
 from bench.growth import BENCHMARK as GROWTH
 from bench.http import BENCHMARK as HTTP
 from bench.languages import BENCHMARK as LANGUAGES
@@ -34,6 +36,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         SEARCH,
         RECALL,
         LANGUAGES,
+        EVERYDAY,
         ORCHESTRATOR,
         POSTGRES,
         REDIS,
@@ -58,9 +61,12 @@ def main(
     parser.add_argument("--json", action="store_true", help="print a list of rows")
     parser.add_argument("--rounds", type=_positive, help=f"{ENOUGH_ROUNDS} or more are judged")
     parser.add_argument("--dir", type=Path, help="a folder on the disk to measure")
-    parser.add_argument("--data", type=Path, help="recall: the folder of LoCoMo and BEAM-100K")
+    parser.add_argument(
+        "--data", type=Path, help="recall, everyday: the folder of LoCoMo and BEAM-100K"
+    )
     parser.add_argument("--model", type=Path, help="recall: the folder of a model that embeds")
-    parser.add_argument("--store", help="recall: the URL of a store, instead of a file")
+    parser.add_argument("--store", help="recall, everyday: the URL of a store, instead of a file")
+    parser.add_argument("--half", choices=(*HALVES, "both"), default="both", help="everyday")
     parser.add_argument("--only", help="growth: OPERATION/DIMENSION/STORE, each with * and ?")
     options = parser.parse_args(arguments)
     benchmark = known.get(options.name)
@@ -78,6 +84,7 @@ def main(
             model=options.model,
             store=options.store,
             only=options.only,
+            half=options.half,
         )
         report = benchmark.measure(run)
     _progress("")
