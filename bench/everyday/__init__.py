@@ -7,6 +7,8 @@ that need no memory show how much is recalled for nothing. README.md describes t
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import count
 from statistics import fmean
 from typing import NamedTuple
 
@@ -76,10 +78,13 @@ async def _ask(run: Run, part: Part, others: Sequence[Sequence[Message]]) -> Ans
         views=views(BUDGETS),
         counter=best(),
         recall="owner",
+        # A session's delimiter is made of an id, and costs more or fewer tokens.
+        ids=partial(next, map("{:032x}".format, count(1))),
     ) as memory:
         owner = Owner(memory, part)
+        asking = await owner.new_session()
         await owner.fill(others)
-        return Answers(*await owner.ask(BUDGETS))
+        return Answers(*await owner.ask(asking, BUDGETS))
 
 
 def _rows(group: str, answers: Mapping[str, Answers]) -> Iterator[Row]:

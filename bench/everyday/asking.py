@@ -2,16 +2,18 @@
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from bench.everyday.halves import Idle, Part, Question
 from keepthread import Choice, Context, Hybrid, Memory, Message, Session, View
-from keepthread.stores.codec import new_id
 
 _TOGETHER: Final = 6
 """Statements of one conversation."""
 _ANSWERS: Final = ("Noted.", "Thanks for telling me!", "Good to know.", "Okay.")
 _SEED: Final = 7
+_START: Final = 1_700_000_000.0
+_DAY: Final = 86_400.0
 
 
 class Asked(NamedTuple):
@@ -41,31 +43,45 @@ class Owner:
         self._part = part
         self._places: dict[str, tuple[str, int]] = {}
         """The session and position of each statement."""
+        self._sessions = 0
 
     async def fill(self, others: Sequence[Sequence[Message]]) -> None:
         """Store the statements, a few in a conversation, evenly spread among other ones."""
         chance = random.Random(_SEED)
-        said = self._part.statements
-        mine = [said[n : n + _TOGETHER] for n in range(0, len(said), _TOGETHER)]
+        every = self._part.statements
+        mine = [every[n : n + _TOGETHER] for n in range(0, len(every), _TOGETHER)]
         chance.shuffle(mine)
         for number, statements in enumerate(mine):
             for other in others[number :: len(mine)]:
-                await (await self._new_session()).append(*other)
-            session = await self._new_session()
-            for statement in statements:
-                message, _ = await session.append(
-                    Message(role="user", content=statement.text),
-                    Message(role="assistant", content=chance.choice(_ANSWERS)),
-                )
-                self._places[statement.id] = session.id, message.seq
+                await self._append(other)
+            said = [Message(role="user", content=each.text) for each in statements]
+            answers = [Message(role="assistant", content=chance.choice(_ANSWERS)) for _ in said]
+            pairs = [each for pair in zip(said, answers, strict=True) for each in pair]
+            places = await self._append(pairs)
+            for statement, place in zip(statements, places[::2], strict=True):
+                self._places[statement.id] = place
         await self._memory.index(owner=self._part.language)
 
-    async def _new_session(self) -> Session:
-        return await self._memory.session(new_id(), owner=self._part.language)
+    async def _append(self, messages: Sequence[Message]) -> list[tuple[str, int]]:
+        """Store a conversation a day after the one before; return where its messages are."""
+        day = _START + self._sessions * _DAY
+        session = await self.new_session()
+        # Ids and times are the same in every run, and so is the order of equal matches.
+        timed = [
+            replace(message, id=f"{session.id}-{n}", created_at=day + n)
+            for n, message in enumerate(messages)
+        ]
+        return [(session.id, message.seq) for message in await session.append(*timed)]
 
-    async def ask(self, budgets: Sequence[int]) -> tuple[list[Asked], list[Noise]]:
-        """Ask everything, each time as the first message of a conversation."""
-        session = await self._new_session()  # nothing is stored in it: it stays new
+    async def new_session(self) -> Session:
+        """Begin a conversation."""
+        self._sessions += 1
+        return await self._memory.session(f"{self._sessions:04}", owner=self._part.language)
+
+    async def ask(
+        self, session: Session, budgets: Sequence[int]
+    ) -> tuple[list[Asked], list[Noise]]:
+        """Ask everything in a new session; nothing is stored in it, so that it stays new."""
         asked: list[Asked] = []
         for question in self._part.questions:
             places = {self._places[answer] for answer in question.answers}
