@@ -55,7 +55,7 @@ def measure(run: Run) -> Report:
 
 
 def _others(run: Run) -> list[Sequence[Message]]:
-    """Return the first messages of BEAM-100K, in sessions as they are there."""
+    """Return the first messages of BEAM-100K, a session for each of its segments."""
     assert run.data
     sessions: list[Sequence[Message]] = []
     room = OTHERS
