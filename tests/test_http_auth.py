@@ -12,6 +12,7 @@ from keepthread.apps.http.auth import PUBLIC
 from keepthread.apps.http.caller import Caller, Operator
 from keepthread.apps.http.cursors import sign, unsign
 from keepthread.apps.http.problems import Problem
+from tests.hostile_pairs import NAMES
 from tests.http_app import bearer, served
 
 
@@ -23,6 +24,18 @@ async def test_a_bound_key_acts_for_its_owner_alone() -> None:
         other = await server.client.get("/v1/who", headers=key | {"Keepthread-Owner": "bob"})
     assert plain.json()["owner"] == same.json()["owner"] == "ann"
     assert (other.status_code, other.json()["type"]) == (403, "wrong_owner")
+
+
+@pytest.mark.parametrize(("owner", "other"), [*NAMES, *((b, a) for a, b in NAMES)])
+async def test_a_bound_key_does_not_act_for_an_owner_with_a_similar_name(
+    owner: str, other: str
+) -> None:
+    async with served() as server:
+        key = await server.headers("read", owner=owner)
+        same = await server.client.get("/v1/who", headers=key | {"Keepthread-Owner": quote(owner)})
+        wrong = await server.client.get("/v1/who", headers=key | {"Keepthread-Owner": quote(other)})
+    assert same.json()["owner"] == owner
+    assert (wrong.status_code, wrong.json()["type"]) == (403, "wrong_owner")
 
 
 async def test_a_key_of_a_program_names_the_owner_in_a_header() -> None:

@@ -13,8 +13,9 @@ import httpx2
 import pytest
 
 from keepthread.apps.http import feeds
+from keepthread.apps.http.cursors import unsign
 from keepthread.apps.http.feeds import PAGE, EventBatch, Watch
-from keepthread.apps.http.routes.events import stream
+from keepthread.apps.http.routes.events import encoded, stream
 from keepthread.errors import Unavailable
 from tests.http_world import HttpWorld, Served, http_world, listening, url_of
 
@@ -199,6 +200,81 @@ async def test_one_look_serves_all_streams_and_each_gets_its_owners_changes(
         assert found[0] is found[20]  # it is encoded once
         for watch in watches:
             watch.close()
+
+
+@pytest.mark.parametrize("more", [0, 1, PAGE, PAGE + 1])
+async def test_changes_that_fill_pages_while_a_stream_joins_are_all_delivered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: int
+) -> None:
+    """They happen between the page that is empty and the one that is read after joining."""
+    async with http_world(url_of(tmp_path)) as world:
+        memory = world.memory.for_owner("ann")
+        start = (await memory.changes(limit=0)).next
+        feed = world.app.state.keepthread.feed_of("default")
+        names = [f"session {number:03}" for number in range(PAGE + more)]
+        join, is_first = feed.join, True
+
+        async def join_after_writes(owner: str) -> Any:
+            nonlocal is_first
+            if is_first:
+                is_first = False
+                for name in names:
+                    await memory.create_session(name)
+            return await join(owner)
+
+        monkeypatch.setattr(feed, "join", join_after_writes)
+        watch = Watch(memory, feed, start)
+        seen: list[str] = []
+        while len(seen) < len(names):
+            page = (await watch.next(5)).page
+            assert page or not seen, "nothing came for seconds"
+            seen += [change.session for change in page]
+        assert seen == names
+        watch.close()
+
+
+async def test_a_feed_that_nobody_watched_begins_with_the_present(tmp_path: Path) -> None:
+    """Its old cursor may be refused by then, as after its tenant was deleted and began again."""
+    async with http_world(url_of(tmp_path)) as world:
+        tenant = world.memory.tenant("acme")
+        feed = world.app.state.keepthread.feed_of("acme")
+        ann = tenant.for_owner("ann")
+        await ann.create_session("old")
+        watch = Watch(ann, feed, (await ann.changes(limit=0)).next)
+        assert not (await watch.next(0)).page
+        watch.close()
+        task = feed._task  # pyright: ignore[reportPrivateUsage]
+        assert task is not None
+        await asyncio.wait([task])
+        await world.memory.store.drop_tenant("acme")
+        await ann.create_session("new")
+        watch = Watch(ann, feed, (await ann.changes(limit=0)).next)
+        assert not (await watch.next(0)).page
+        await ann.create_session("newer")
+        assert [change.session for change in (await watch.next(30)).page] == ["newer"]
+        watch.close()
+
+
+async def test_a_page_that_breaks_off_after_any_event_is_read_again(tmp_path: Path) -> None:
+    async with http_world(url_of(tmp_path)) as world:
+        await world.app.state.keepthread.prepare()
+        memory = world.memory.for_owner("ann")
+        caller = world.caller("ann")
+        start = (await memory.changes(limit=0)).next
+        names = [f"session {number}" for number in range(5)]
+        for name in names:
+            await memory.create_session(name)
+        page = await memory.changes(after=start)
+        pieces = encoded(caller, page).split(b"\n\n")
+        for cut in range(len(pieces)):
+            lines = b"\n\n".join([*pieces[:cut], b""]).decode().splitlines()
+            events = [*parsed(iter(lines))]
+            id = events[-1].last_id if events else ""
+            after = unsign(caller, "watch_events", id) if id else start
+            rest = [change.session for change in await memory.changes(after=after)]
+            seen = [event.data["session"] for event in events]
+            assert {*seen, *rest} == {*names}
+            assert len(rest) in (0, len(names))
 
 
 async def test_nothing_is_lost_or_repeated_while_a_stream_joins(tmp_path: Path) -> None:

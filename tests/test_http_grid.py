@@ -159,9 +159,12 @@ async def test_a_key_acts_for_its_owner_alone_and_another_names_one(world: HttpW
     ids = await furnished(world, "ann", NAME, SECRET)
     before = await picture(world)
     bound, unbound = world.client(await world.key("bob")), world.client(await world.key(None))
+    similar = world.client(await world.key("ANN"))
     for operation in OF_OWNERS:
-        response = await send(bound, operation, ids, owner="ann")
-        assert (response.status_code, response.json()["type"]) == (403, "wrong_owner"), operation.id
+        for client in (bound, similar):
+            response = await send(client, operation, ids, owner="ann")
+            code = (response.status_code, response.json()["type"])
+            assert code == (403, "wrong_owner"), operation.id
         response = await send(unbound, operation, ids)
         code = (response.status_code, response.json()["type"])
         assert code == (400, "owner_required"), operation.id
@@ -172,7 +175,7 @@ async def test_a_key_acts_for_its_owner_alone_and_another_names_one(world: HttpW
     assert await picture(world) == before
 
 
-@pytest.mark.parametrize("other", ["another owner", "another tenant"])
+@pytest.mark.parametrize("other", ["another owner", "an owner in another case", "another tenant"])
 async def test_what_is_anothers_answers_like_what_does_not_exist(
     world: HttpWorld, other: str
 ) -> None:
@@ -187,8 +190,9 @@ async def test_what_is_anothers_answers_like_what_does_not_exist(
         "key": "0" * 12,
     }
     before = await picture(world)
-    if other == "another owner":
-        askers = [("bob-one", "default", anns), ("bob-two", "default", nobodys)]
+    if other != "another tenant":
+        one, two = ("ANN", "Ann") if "case" in other else ("bob-one", "bob-two")
+        askers = [(one, "default", anns), (two, "default", nobodys)]
         chosen = OF_OWNERS  # an operator manages all keys of the tenant
     else:
         askers = [("ann", "acme-one", anns), ("ann", "acme-two", nobodys)]

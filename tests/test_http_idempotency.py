@@ -83,6 +83,35 @@ async def test_a_client_that_gave_up_finds_the_response_later() -> None:
     assert server.gate.done == 1
 
 
+async def test_a_request_of_a_worker_that_is_stopped_hard_is_done_at_once_by_another() -> None:
+    async with served() as server:
+        headers = await server.headers() | KEY
+        before = asyncio.all_tasks()
+        first = asyncio.create_task(post(server, headers, "wait"))
+        await server.gate.entered.wait()
+        under_way = asyncio.all_tasks() - before
+        for task in under_way:
+            task.cancel()
+        await asyncio.wait(under_way)
+        server.gate.open.set()
+        second = await post(server, headers, "wait")
+    assert first.cancelled()
+    assert (second.status_code, server.gate.done) == (200, 2)
+
+
+async def test_a_change_of_another_version_is_another_request() -> None:
+    async with http_world("ram://") as world:
+        ann = await world.of("ann")
+        tag = (await ann.put("/sessions/s")).headers["etag"]
+        change = {"json": {"title": "x"}}
+        first = await ann.patch("/sessions/s", **change, headers=KEY | {"If-Match": tag})
+        now = first.headers["etag"]
+        second = await ann.patch("/sessions/s", **change, headers=KEY | {"If-Match": now})
+        again = await ann.patch("/sessions/s", **change, headers=KEY | {"If-Match": tag})
+    assert (second.status_code, second.json()["type"]) == (422, "idempotency_mismatch")
+    assert (again.status_code, again.headers["Idempotency-Replayed"]) == (200, "true")
+
+
 @pytest.mark.parametrize("text", ["invalid", "damaged", "bug"])
 async def test_a_request_that_failed_is_tried_again(text: str) -> None:
     async with served() as server:

@@ -3,13 +3,16 @@
 import asyncio
 import json
 from collections.abc import AsyncGenerator
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keepthread.apps.http import limits
+from keepthread.apps.http.caller import Identity, identify
 from keepthread.apps.http.json_input import check_json
-from keepthread.apps.http.limits import Buckets
+from keepthread.apps.http.limits import Buckets, KeyLimits
 from keepthread.apps.http.problems import Problem
 from keepthread.apps.http.settings import HttpSettings
 from tests.http_app import listening, served
@@ -27,6 +30,39 @@ async def test_a_key_that_asks_too_often_waits_and_others_do_not() -> None:
     assert answers[3].json()["type"] == "rate_limited"
     assert int(answers[3].headers["Retry-After"]) >= 1
     assert (other.status_code, health.status_code) == (200, 200)
+
+
+@pytest.mark.parametrize("rate", [0.3, 3.0, 400.0])
+async def test_retry_after_is_not_shorter_than_the_wait(rate: float) -> None:
+    now = 0.0
+    buckets = Buckets(rate, 1)
+
+    async def nothing(*_: Any) -> None:
+        """Answer nothing."""
+
+    limits = KeyLimits(nothing, HttpSettings(rate=rate, burst=1), clock=lambda: now)
+    scope: dict[str, Any] = {"type": "http"}
+    identify(scope, Identity(key_id="k", tenant="t", owner=None, bound=False, scopes=frozenset()))
+    await limits(scope, nothing, nothing)
+    buckets.take("k", now)
+    with pytest.raises(Problem) as raised:
+        await limits(scope, nothing, nothing)
+    assert int(raised.value.headers["Retry-After"]) >= buckets.take("k", now) > 0
+    now = float(raised.value.headers["Retry-After"])
+    await limits(scope, nothing, nothing)
+
+
+def test_tidying_gives_no_tokens_back_and_drops_full_buckets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "_MANY", 3)
+    buckets = Buckets(1.0, 2)
+    for name in ("full", "used", "used"):
+        buckets.take(name, 10.0 * (name == "used"))
+    for name in ("b", "c", "d"):
+        buckets.take(name, 10.0)
+    assert "full" not in buckets._left  # pyright: ignore[reportPrivateUsage]
+    assert buckets.take("used", 10.0) == 1.0
 
 
 @given(

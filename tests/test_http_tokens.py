@@ -82,6 +82,19 @@ async def test_claims_give_tenant_owner_and_scopes(keys: Path) -> None:
     assert (erase.status_code, named.status_code) == (403, 200)
 
 
+async def test_two_issuers_users_of_one_name_are_two_clients(keys: Path) -> None:
+    other = "https://login.example.org/"
+    issuers = [Issuer(name=name, audience=AUDIENCE, jwks=str(keys)) for name in (ISSUER, other)]
+    async with served(HttpSettings(issuers=(*issuers,))) as server:
+        answers = [
+            await server.client.get("/v1/who", headers=bearer(token(claims(iss=name))))
+            for name in (ISSUER, other)
+        ]
+    one, two = (answer.json() for answer in answers)
+    assert (one["tenant"], one["owner"]) == (two["tenant"], two["owner"])
+    assert one["key"] != two["key"]
+
+
 def unsigned(given: Mapping[str, Any]) -> str:
     parts = ({"alg": "none", "kid": "one"}, given)
     encoded = [base64.urlsafe_b64encode(json.dumps(p).encode()).rstrip(b"=") for p in parts]
