@@ -4,15 +4,19 @@ import asyncio
 import gzip
 import json
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
+import h11
 import pytest
 
+from keepthread.apps.http.auth import PUBLIC
+from keepthread.apps.http.connections import StrictConnection
 from keepthread.apps.http.settings import HttpSettings
 from tests.http_app import Served, listening
 
 PATIENCE = 30.0
 HEAD = b"Host: localhost\r\n"
+MAX_HEAD = 32 * 1024
 
 
 def address_of(server: Served) -> tuple[str, int]:
@@ -78,6 +82,18 @@ MALFORMED = {
     ),
     "no host": b"GET /livez HTTP/1.1\r\n\r\n",
     "two hosts": b"GET /v1/who HTTP/1.1\r\nHost: localhost\r\nHost: evil.com\r\n\r\n",
+    "a length and chunks": request(
+        b"POST /v1/notes/a", b"Content-Length: 5", b"Transfer-Encoding: chunked", body=b"0\r\n\r\n"
+    ),
+    "chunks in HTTP/1.0": b"POST /livez HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "a bare line feed": b"GET /livez HTTP/1.1\r\nHost: localhost\nX: a\r\n\r\n",
+    "bare line feeds alone": b"GET /livez HTTP/1.1\nHost: localhost\n\n",
+    "a bare line feed at the start": b"\nGET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a folded value": request(b"GET /livez", b"X: a\r\n b"),
+    "a value that is folded by a tab": request(b"GET /livez", b"X: a\r\n\tb"),
+    "a folded coding": request(
+        b"POST /v1/notes/a", b"Transfer-Encoding:\r\n chunked", body=b"0\r\n\r\n"
+    ),
     "a path with a space": b"GET /liv ez HTTP/1.1\r\nHost: localhost\r\n\r\n",
 }
 
@@ -89,6 +105,43 @@ async def test_what_is_not_http_is_refused_and_others_are_served(case: str) -> N
         status = answer.split(b" ")[1] if answer else b""
         assert status in (b"", b"400", b"401", b"501")
         assert await serves(server)
+
+
+AMBIGUOUS = ("length and", "1.0", "bare line", "folded")
+
+
+@pytest.mark.parametrize("case", [each for each in MALFORMED if any(w in each for w in AMBIGUOUS)])
+async def test_what_two_servers_could_read_differently_is_refused(case: str) -> None:
+    """What comes after it on the connection is not read."""
+    async with listening() as server:
+        answer = await send(server, MALFORMED[case] + b"GET /livez HTTP/1.1\r\n" + HEAD + b"\r\n")
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b'"type": "bad_request"' in answer
+
+
+@pytest.mark.parametrize("case", [each for each in MALFORMED if any(w in each for w in AMBIGUOUS)])
+@pytest.mark.parametrize("size", [1, 2, 7])
+def test_it_is_refused_however_its_bytes_arrive(case: str, size: int) -> None:
+    connection, data = StrictConnection(MAX_HEAD), MALFORMED[case]
+
+    def receive() -> None:
+        for start in range(0, len(data), size):
+            connection.receive_data(data[start : start + size])
+            assert connection.next_event() is h11.NEED_DATA
+
+    with pytest.raises(h11.RemoteProtocolError):
+        receive()
+
+
+async def test_a_body_may_hold_any_line_ends_and_trailers_none_that_are_bare() -> None:
+    async with listening() as server:
+        head = (await key_of(server), JSON, b"Transfer-Encoding: chunked")
+        body = b'{"text":\n "a"}\n\n'
+        chunks = b"%x\r\n%s\r\n0\r\n" % (len(body), body)
+        sent = request(b"POST /v1/notes/a", *head, body=chunks)
+        assert (await send(server, sent + b"X: a\r\n\r\n")).split(b" ")[1] == b"200"
+        assert (await send(server, sent + b"X: a\n\r\n")).split(b" ")[1] == b"400"
 
 
 async def test_paths_with_tricks_lead_nowhere() -> None:
@@ -199,6 +252,88 @@ async def test_a_client_that_goes_away_leaves_nothing_behind() -> None:
                 await writer.drain()
         assert await serves(server)
         assert server.gate.done == 0
+
+
+@pytest.mark.parametrize("path", sorted(PUBLIC))
+async def test_a_public_path_takes_no_body(path: str) -> None:
+    begun = b"POST %s HTTP/1.1\r\n%s" % (path.encode(), HEAD)
+    async with listening() as server:
+        for more in (
+            b"Content-Length: 4000000\r\n\r\n[",
+            b"Transfer-Encoding: chunked\r\n\r\n1\r\n[",
+        ):
+            answer = await send(server, begun + JSON + b"\r\n" + more)  # it is closed, too
+            assert answer.startswith(b"HTTP/1.1 413 ")
+
+
+async def answer_on(server: Served, data: bytes) -> bytes:
+    """Send on a new connection; return the head of the first response, and its body if short."""
+    async with asyncio.timeout(PATIENCE), connected(server) as (reader, writer):
+        writer.write(data)
+        return await reader.read(4000)
+
+
+FEW = {"max_connections": 8, "spare": 4, "body_seconds": PATIENCE, "head_seconds": PATIENCE}
+
+
+async def test_a_full_server_answers_503_and_health_checks() -> None:
+    async with listening(protocol=FEW) as server:
+        key = await key_of(server)
+        body = b'{"text": "wait"}'
+        length = b"Content-Length: %d" % len(body)
+        running = request(b"POST /v1/notes/a", key, JSON, length, body=body)
+        opened = [await asyncio.open_connection(*address_of(server)) for _ in range(8)]
+        async with asyncio.timeout(PATIENCE):
+            for _, writer in opened:
+                writer.write(running)
+                await server.gate.entered.wait()
+                server.gate.entered.clear()
+        silent = [await asyncio.open_connection(*address_of(server)) for _ in range(20)]
+        for _ in range(3):
+            refused = await answer_on(server, request(b"GET /v1/who", key))
+            assert refused.startswith(b"HTTP/1.1 503 ")
+            assert b'"type": "overloaded"' in refused
+            assert b"retry-after: 1" in refused.lower()
+            for path in (b"/livez", b"/readyz"):
+                assert (await answer_on(server, request(b"GET " + path))).split(b" ")[1] == b"200"
+        server.gate.open.set()
+        for reader, _ in opened:
+            assert (await reader.read(4000)).split(b" ")[1] == b"200"
+        assert await serves(server)
+        for _, writer in (*opened, *silent):
+            writer.close()
+
+
+async def test_connections_that_proved_nothing_make_room_first() -> None:
+    """Then those without a request, and then those whose body does not end."""
+    async with listening(protocol={**FEW, "body_seconds": 0.0}) as server:
+        key = await key_of(server)
+        idle = b"GET /v1/who HTTP/1.1\r\n" + HEAD + key + b"\r\n\r\n"
+        begun = request(b"POST /v1/notes/a", key, JSON, b"Content-Length: 99", body=b"{")
+        stream = request(b"GET /v1/stream", key)
+        kinds = {"begun": begun, "idle": idle, "stream": stream, "silent": b"GET /"}
+        opened: dict[str, list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]] = {}
+        for name, data in kinds.items():
+            opened[name] = [await asyncio.open_connection(*address_of(server)) for _ in range(2)]
+            for reader, writer in opened[name]:
+                writer.write(data)
+                if name in ("idle", "stream"):
+                    assert (await reader.read(4000)).startswith(b"HTTP/1.1 200 ")
+        newer: list[asyncio.StreamWriter] = []
+        for name in ("silent", "idle", "begun"):
+            for reader, _ in opened[name]:
+                new = await asyncio.open_connection(*address_of(server))
+                newer.append(new[1])
+                new[1].write(stream)
+                assert (await new[0].read(4000)).startswith(b"HTTP/1.1 200 "), name
+                with suppress(ConnectionResetError):
+                    async with asyncio.timeout(PATIENCE):
+                        assert await reader.read() == b"", name
+        assert (await answer_on(server, stream)).startswith(b"HTTP/1.1 503 ")
+        for _, writer in (each for kind in opened.values() for each in kind):
+            writer.close()
+        for writer in newer:
+            writer.close()
 
 
 async def test_silent_connections_do_not_keep_others_out() -> None:

@@ -103,7 +103,7 @@ async def test_a_change_of_another_version_is_another_request() -> None:
     async with http_world("ram://") as world:
         ann = await world.of("ann")
         tag = (await ann.put("/sessions/s")).headers["etag"]
-        change = {"json": {"title": "x"}}
+        change: dict[str, Any] = {"json": {"title": "x"}}
         first = await ann.patch("/sessions/s", **change, headers=KEY | {"If-Match": tag})
         now = first.headers["etag"]
         second = await ann.patch("/sessions/s", **change, headers=KEY | {"If-Match": now})

@@ -37,7 +37,7 @@ async def test_retry_after_is_not_shorter_than_the_wait(rate: float) -> None:
     now = 0.0
     buckets = Buckets(rate, 1)
 
-    async def nothing(*_: Any) -> None:
+    async def nothing(*_: Any) -> Any:
         """Answer nothing."""
 
     limits = KeyLimits(nothing, HttpSettings(rate=rate, burst=1), clock=lambda: now)
@@ -230,8 +230,8 @@ def depth_of(value: object) -> int:
 def test_json_is_accepted_up_to_a_depth(value: object, most: int) -> None:
     body = json.dumps(value).encode("utf-8", "surrogatepass")
     if depth_of(value) <= most:
-        check_json(body, most)
+        check_json(body, most, 1000)
     else:
         with pytest.raises(Problem) as raised:
-            check_json(body, most)
+            check_json(body, most, 1000)
         assert raised.value.code == "too_deep"

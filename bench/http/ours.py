@@ -13,7 +13,7 @@ from keepthread.apps.http.serve import Bind, run
 from keepthread.apps.http.settings import HttpSettings
 from keepthread.apps.http.worker import Work
 
-SETTINGS = HttpSettings(rate=0, concurrency=1024)
+SETTINGS = HttpSettings(rate=0, concurrency=1024, max_requests=1024, streams=256)
 
 
 def open_memory(url: str) -> AbstractAsyncContextManager[Memory]:

@@ -6,25 +6,30 @@ and nothing else: a key in an address would end up in logs and histories. Only c
 whose `Authorization` is the provider's, may have it in the path or in `Keepthread-Key`.
 """
 
+import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from keepthread.apps.http.caller import OWNER_HEADER, Identity, identify, unauthenticated
+from keepthread.apps.http.json_input import has_body, too_large
 from keepthread.apps.http.keys import SharedKeyReads, check_key
 from keepthread.apps.http.mcp import METADATA_PATHS, with_metadata
 from keepthread.apps.http.problems import Problem
 from keepthread.apps.http.proxy import is_proxied, proxy_key
 from keepthread.apps.http.state import WorkerState
 from keepthread.apps.http.tokens import Tokens
+from keepthread.errors import Unavailable
 from keepthread.stores.validation import check_id
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 PUBLIC: Final = frozenset({"/livez", "/readyz", "/openapi.json", *METADATA_PATHS})
-"""The paths that need no credential; they show nothing of any tenant."""
+"""The paths that need no credential; they show nothing of any tenant, and take no body."""
 
+_SECONDS: Final = 10.0
+"""For reading a key: until then a request has a place that it may not deserve."""
 _PREFIX: Final = "kt_"
 _INVALID: Final = (
     "This key is unknown, expired or revoked; `keepthread keys list` shows the valid ones."
@@ -51,13 +56,22 @@ class Authentication:
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         """Authenticate one request."""
-        if scope["type"] == "http" and scope["path"] not in PUBLIC:
-            await self._state.prepare()
-            try:
-                identify(scope, await self.identity(scope))
-            except Problem as problem:
-                raise with_metadata(problem, scope, self._state.settings) from None
+        if scope["type"] == "http":
+            if scope["path"] not in PUBLIC:
+                await self._authenticate(scope)
+            elif has_body(scope):
+                raise too_large(0)
         await self._app(scope, receive, send)
+
+    async def _authenticate(self, scope: "Scope") -> None:
+        try:
+            async with asyncio.timeout(_SECONDS):
+                await self._state.prepare()
+                identify(scope, await self.identity(scope))
+        except Problem as problem:
+            raise with_metadata(problem, scope, self._state.settings) from None
+        except TimeoutError:
+            raise Unavailable("reading the key took too long") from None
 
     async def identity(self, scope: "Scope") -> Identity:
         """Return who sends a request; raise a problem if that is not proven."""

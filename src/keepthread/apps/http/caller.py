@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fastapi import Depends, Request
 
 from keepthread.apps.http.keys import SCOPES
+from keepthread.apps.http.places import place_of
 from keepthread.apps.http.problems import Problem
 from keepthread.apps.http.state import UsedSessions, WorkerState
 from keepthread.memory.owner import OwnerMemory
@@ -70,8 +71,10 @@ class Operator:
 
 
 def identify(scope: Any, identity: Identity) -> None:
-    """Note in a request's scope who sent it."""
+    """Note in a request's scope who sent it; its connection is worth more from now on."""
     scope.setdefault("state", {})[_IDENTITY] = identity
+    if (place := place_of(scope)) is not None:
+        place.prove()
 
 
 def identity_of(scope: Any) -> Identity | None:

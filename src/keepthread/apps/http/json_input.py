@@ -1,16 +1,20 @@
 """Bodies of requests: their size and media type, and JSON that has one meaning only.
 
 Two parsers may read the same bytes differently: the first or the last of two equal keys, UTF-16,
-`NaN`. Such a body is refused, as is one that is compressed or deeply nested. JSON is read whole, so
-that a handler begins only with a body that arrived; other bodies are counted as they stream.
+`NaN`. Such a body is refused, as is one that is compressed, deeply nested or has too many values.
+JSON is read whole, so that a handler begins only with a body that arrived; other bodies are counted
+as they stream. What requests hold in memory is bounded for each key and in total.
 """
 
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
+from keepthread.apps.http.caller import identity_of
 from keepthread.apps.http.problems import Problem
-from keepthread.apps.http.settings import HttpSettings
+from keepthread.apps.http.settings import KIB, MIB, HttpSettings
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -21,6 +25,10 @@ PASSED_PATHS: Final = ("/proxy/",)
 """Where a body belongs to another API, and is relayed byte by byte."""
 _JSON: Final = frozenset({"application/json", "application/merge-patch+json"})
 _BODY: Final = "keepthread_body"
+_FREE: Final = 64 * KIB
+"""Bytes of each body that are not counted: small requests pass beside large ones."""
+_ITEM: Final = 100
+"""Bytes of memory that a value of JSON takes."""
 
 
 class ClientGone(Exception):
@@ -34,15 +42,23 @@ class JsonInput:
         """Wrap an application."""
         self._app = app
         self._settings = settings
+        self._held = HeldBodies(settings.key_bodies, settings.all_bodies)
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         """Check the body of one request."""
-        if scope["type"] != "http" or not _has_body(scope):
+        if scope["type"] != "http" or not has_body(scope):
             await self._app(scope, receive, send)
             return
+        identity = identity_of(scope)
+        with self._held.of(f"{identity.tenant} {identity.key_id}" if identity else "") as hold:
+            await self._checked(scope, receive, send, hold)
+
+    async def _checked(
+        self, scope: "Scope", receive: "Receive", send: "Send", hold: "Hold"
+    ) -> None:
         if scope["path"].startswith(PASSED_PATHS):
             most = self._declared(scope, self._settings.max_upload)
-            await self._app(scope, _counted(receive, most), send)
+            await self._app(scope, _counted(receive, most, hold), send)
             return
         if _header(scope, b"content-encoding") not in ("", "identity"):
             raise Problem(
@@ -55,8 +71,9 @@ class JsonInput:
             most = self._declared(scope, self._settings.max_upload)
             await self._app(scope, _counted(receive, most), send)
         elif _is_json(scope):
-            body = await _read(receive, self._declared(scope, self._settings.max_json))
-            check_json(body, self._settings.max_depth)
+            most = self._declared(scope, self._settings.max_json)
+            body = await _read(_counted(receive, most, hold))
+            hold(_ITEM * check_json(body, self._settings.max_depth, self._settings.max_items))
             scope.setdefault("state", {})[_BODY] = body
             await self._app(scope, _again(body, receive), send)
         else:
@@ -71,19 +88,59 @@ class JsonInput:
         """Return the limit; refuse a body at once that announces to be larger."""
         text = _header(scope, b"content-length")
         if text.isdecimal() and int(text) > most:
-            raise _too_large(most)
+            raise too_large(most)
         return most
+
+
+Hold = Callable[[int], None]
+"""Notes that a request holds that many more bytes, or raises the problem of too many."""
+
+
+class HeldBodies:
+    """Counts the bytes that running requests hold of their bodies, by key and in total."""
+
+    def __init__(self, key: int, total: int) -> None:
+        """Take how many bytes one key and all keys may hold."""
+        self._key = key
+        self._total = total
+        self._held: Counter[str] = Counter()
+
+    @contextmanager
+    def of(self, name: str) -> Generator[Hold]:
+        """Yield what counts the bytes of one request of a key, until the block ends."""
+        size = counted = 0
+
+        def hold(more: int) -> None:
+            nonlocal size, counted
+            size += more
+            new = max(0, size - _FREE) - counted
+            if self._held[name] + new > self._key:
+                raise _holds_too_much(self._key)
+            if self._held.total() + new > self._total:
+                raise _full()
+            self._held[name] += new
+            counted += new
+
+        try:
+            yield hold
+        finally:
+            self._held[name] -= counted
+            if not self._held[name]:
+                del self._held[name]
 
 
 def body_of(scope: "Scope") -> bytes | None:
     """Return the body of a request: None if it is not JSON, empty if there is none."""
-    if not _has_body(scope):
+    if not has_body(scope):
         return b""
     return scope.get("state", {}).get(_BODY)
 
 
-def check_json(body: bytes, max_depth: int) -> None:
-    """Refuse a body that is not JSON, or not JSON with one meaning only."""
+def check_json(body: bytes, max_depth: int, max_items: int) -> int:
+    """Refuse a body that is not JSON, or not JSON with one meaning only.
+
+    Return how many values it has; a body of few brackets and commas is not counted.
+    """
     try:
         value = json.loads(
             body.decode(), object_pairs_hook=_unique, parse_constant=_refuse_constant
@@ -92,9 +149,11 @@ def check_json(body: bytes, max_depth: int) -> None:
         raise _too_deep(max_depth) from None
     except ValueError:  # the text of the error may quote the body
         raise Problem(400, "invalid_json", "The body is not JSON in UTF-8.") from None
-    # Only a body with that many brackets can be that deep.
-    if body.count(b"[") + body.count(b"{") > max_depth and _is_deeper(value, max_depth):
-        raise _too_deep(max_depth)
+    # Only a body with that many brackets can be that deep, or with commas hold that many values.
+    brackets = body.count(b"[") + body.count(b"{")
+    if brackets + body.count(b",") < max_depth:
+        return 0
+    return _count_items(value, max_depth, max_items)
 
 
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -108,15 +167,19 @@ def _refuse_constant(_: str) -> NoReturn:
     raise ValueError
 
 
-def _is_deeper(value: object, most: int) -> bool:
+def _count_items(value: object, max_depth: int, max_items: int) -> int:
+    """Return how many values are in a value; raise a problem if they are too many or too deep."""
     level: list[Any] = [value]
-    for _ in range(most):
-        level = [
-            child for each in level for child in _children(each) if isinstance(child, dict | list)
-        ]
+    items = 1
+    for _ in range(max_depth):
+        inner = [child for each in level for child in _children(each)]
+        items += len(inner)
+        if items > max_items:
+            raise Problem(413, "too_large", f"The body has more than {max_items} JSON values.")
+        level = [child for child in inner if isinstance(child, dict | list)]
         if not level:
-            return False
-    return True
+            return items
+    raise _too_deep(max_depth)
 
 
 def _children(value: object) -> Sequence[object]:
@@ -125,7 +188,8 @@ def _children(value: object) -> Sequence[object]:
     return cast("list[object]", value) if isinstance(value, list) else ()
 
 
-def _has_body(scope: "Scope") -> bool:
+def has_body(scope: "Scope") -> bool:
+    """Return whether a request declares a body."""
     length = _header(scope, b"content-length")
     return length not in ("", "0") or bool(_header(scope, b"transfer-encoding"))
 
@@ -142,17 +206,16 @@ def _header(scope: "Scope", name: bytes) -> str:
     return next(found, b"").decode("latin-1").strip()
 
 
-async def _read(receive: "Receive", most: int) -> bytes:
-    counted = _counted(receive, most)
+async def _read(receive: "Receive") -> bytes:
     parts: list[bytes] = []
     while True:
-        message = await counted()
+        message = await receive()
         parts.append(message.get("body", b""))
         if not message.get("more_body", False):
             return b"".join(parts)
 
 
-def _counted(receive: "Receive", most: int) -> "Receive":
+def _counted(receive: "Receive", most: int, hold: Hold | None = None) -> "Receive":
     """Return `receive`, which stops at a limit, and where the client is gone."""
     total, complete = 0, False
 
@@ -165,7 +228,9 @@ def _counted(receive: "Receive", most: int) -> "Receive":
             total += len(message.get("body", b""))
             complete = not message.get("more_body", False)
             if total > most:
-                raise _too_large(most)
+                raise too_large(most)
+            if hold is not None:
+                hold(len(message.get("body", b"")))
         return message
 
     return counted
@@ -185,12 +250,33 @@ def _again(body: bytes, receive: "Receive") -> "Receive":
     return again
 
 
-def _too_large(most: int) -> Problem:
+def too_large(most: int) -> Problem:
+    """Return the problem of a body that is larger than so many bytes."""
     return Problem(
         413,
         "too_large",
         f"The body is larger than {most} bytes.",
         headers={"Connection": "close"},
+    )
+
+
+def _holds_too_much(most: int) -> Problem:
+    return Problem(
+        429,
+        "too_many_requests",
+        f"The open requests of this key have bodies of {most // MIB} MiB, its limit; retry later.",
+        headers={"Connection": "close", "Retry-After": "1"},
+        retryable=True,
+    )
+
+
+def _full() -> Problem:
+    return Problem(
+        503,
+        "overloaded",
+        "The server holds as many bodies as it may; retry later.",
+        headers={"Connection": "close", "Retry-After": "1"},
+        retryable=True,
     )
 
 

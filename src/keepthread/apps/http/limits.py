@@ -1,19 +1,21 @@
-"""Limits: request rate and concurrency per key and in total, and request deadlines.
+"""Limits: request rate and concurrency per key, per tenant and in total, and request deadlines.
 
 They count within one worker. A refused request was not started, so the client may retry it after
-`Retry-After` seconds.
+`Retry-After` seconds. Health checks have slots that nothing else can take.
 """
 
 import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 from keepthread.apps.http.caller import identity_of
 from keepthread.apps.http.json_input import PASSED_PATHS
+from keepthread.apps.http.origins import HEALTH
+from keepthread.apps.http.places import place_of
 from keepthread.apps.http.problems import Problem
 from keepthread.apps.http.settings import KIB, HttpSettings
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 _SLOWEST: Final = 64 * KIB
 """Body bytes that extend the deadline by one second."""
 _MANY: Final = 10_000
+_HEALTH_CHECKS: Final = 16
+"""Health checks at the same time."""
 
 
 class Deadlines:
@@ -33,13 +37,19 @@ class Deadlines:
         self._app = app
         self._settings = settings
         self._slots = Slots(settings.max_requests)
+        self._health = Slots(_HEALTH_CHECKS)
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         """Serve one request within its time."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        with self._slots.taken("") as release:
+        is_health = scope["path"] in HEALTH
+        place = place_of(scope)
+        if place is not None and place.is_spare and not is_health:
+            raise _overloaded()
+        slots = self._health if is_health else self._slots
+        with slots.taken("", _overloaded) as release:
             await self._timed(scope, receive, _releasing(send, release))
 
     async def _timed(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
@@ -105,10 +115,10 @@ class Slots:
         self._running: Counter[str] = Counter()
 
     @contextmanager
-    def taken(self, name: str) -> Generator[Callable[[], None]]:
-        """Hold a slot; the yielded function frees it early."""
+    def taken(self, name: str, refusal: Callable[[], Problem]) -> Generator[Callable[[], None]]:
+        """Hold a slot, or raise the problem; the yielded function frees it early."""
         if self._running[name] >= self._most:
-            raise _overloaded() if not name else _too_many(self._most)
+            raise refusal()
         self._running[name] += 1
         held = True
 
@@ -126,8 +136,27 @@ class Slots:
             release()
 
 
+class _SharedSlots:
+    """Slots of each key, of each tenant, and maybe of all together."""
+
+    def __init__(self, key: int, tenant: int, total: int | None, what: str) -> None:
+        self._slots = (
+            (Slots(key), lambda: _too_many("key", key, what)),
+            (Slots(tenant), lambda: _too_many("tenant", tenant, what)),
+            *([] if total is None else [(Slots(total), _overloaded)]),
+        )
+
+    @contextmanager
+    def taken(self, names: Sequence[str]) -> Generator[Callable[[], None]]:
+        """Hold a slot of each kind; the yielded function frees them early."""
+        with ExitStack() as held:
+            for (slots, refusal), name in zip(self._slots, names, strict=False):
+                held.enter_context(slots.taken(name, refusal))
+            yield held.close
+
+
 class KeyLimits:
-    """Limits the requests of each key: how many at once, and how many per second."""
+    """Limits the requests of each key and tenant: how many at once, and how many per second."""
 
     def __init__(
         self,
@@ -137,13 +166,20 @@ class KeyLimits:
     ) -> None:
         """Wrap an application."""
         self._app = app
-        self._slots = Slots(settings.concurrency)
-        self._streams = Slots(settings.streams)
+        self._slots = _SharedSlots(
+            settings.concurrency,
+            max(settings.concurrency, settings.tenant_concurrency),
+            None,
+            "requests",
+        )
+        self._streams = _SharedSlots(
+            settings.streams, settings.tenant_streams, settings.all_streams, "event streams"
+        )
         self._buckets = Buckets(settings.rate, settings.burst)
         self._clock = clock
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        """Serve one request if its key is within its limits."""
+        """Serve one request if its key and its tenant are within their limits."""
         identity = identity_of(scope)
         if identity is None:
             await self._app(scope, receive, send)
@@ -157,19 +193,19 @@ class KeyLimits:
                 headers={"Retry-After": str(math.ceil(seconds))},
                 retryable=True,
             )
-        with self._slots.taken(key) as release:
-            await self._streamed(key, release, scope, receive, send)
+        names = (key, identity.tenant, "")
+        with self._slots.taken(names) as release:
+            await self._streamed(self._streams.taken(names), release, scope, receive, send)
 
     async def _streamed(
         self,
-        key: str,
+        stream: AbstractContextManager[Any],
         release: Callable[[], None],
         scope: "Scope",
         receive: "Receive",
         send: "Send",
     ) -> None:
         """Serve a request; an event stream, which lasts, moves to slots of its own."""
-        stream = self._streams.taken(key)
         opened, refused = False, None
 
         async def counted(message: "Message") -> None:
@@ -253,11 +289,11 @@ def _overloaded() -> Problem:
     )
 
 
-def _too_many(most: int) -> Problem:
+def _too_many(whose: str, most: int, what: str) -> Problem:
     return Problem(
         429,
         "too_many_requests",
-        f"This key already has {most} open requests, its limit; retry later.",
+        f"This {whose} already has {most} open {what}, its limit; retry later.",
         headers={"Retry-After": "1"},
         retryable=True,
     )

@@ -66,16 +66,28 @@ class HttpSettings:
     """The largest other body."""
     max_depth: int = 100
     """How deeply JSON may be nested."""
+    max_items: int = 400_000
+    """Values in a body of JSON, with those inside of others."""
+    key_bodies: int = 64 * MIB
+    """Bytes of bodies that requests of one key hold at the same time."""
+    all_bodies: int = 128 * MIB
+    """Bytes of bodies that all requests hold at the same time."""
     rate: float = 500.0
     """Requests per second and key, on average; 0 means any number."""
     burst: int = 1000
     """How many requests a key may send at once after a pause."""
     concurrency: int = 64
     """Requests of one key at the same time."""
-    streams: int = 256
-    """Event streams of one key at the same time."""
-    max_requests: int = 1024
+    tenant_concurrency: int = 192
+    """Requests of all keys of one tenant at the same time; `concurrency` if that is more."""
+    max_requests: int = 512
     """Requests of all keys at the same time, without streams."""
+    streams: int = 128
+    """Event streams of one key at the same time."""
+    tenant_streams: int = 256
+    """Event streams of all keys of one tenant at the same time."""
+    all_streams: int = 320
+    """Event streams of all keys at the same time: others must get connections, too."""
     deadline: float = 30.0
     """Seconds from the first byte of a request until its response begins."""
     send_timeout: float = 60.0
