@@ -2,14 +2,16 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack
 from typing import Any
 
+import httpx2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keepthread.apps.http import limits
+from keepthread.apps.http import auth, limits
 from keepthread.apps.http.caller import Identity, identify
 from keepthread.apps.http.json_input import check_json
 from keepthread.apps.http.limits import Buckets, KeyLimits
@@ -127,6 +129,134 @@ async def test_event_streams_have_slots_of_their_own() -> None:
     assert beside.status_code == 200
 
 
+async def test_the_keys_of_one_tenant_share_slots_and_leave_others_theirs() -> None:
+    settings = HttpSettings(concurrency=1, tenant_concurrency=2, max_requests=4)
+    async with served(settings) as server:
+        keys = [await server.headers() for _ in range(3)]
+        other = await server.headers(tenant="acme")
+        waiting: list[asyncio.Task[httpx2.Response]] = []
+        for key in keys[:2]:
+            server.gate.entered.clear()
+            sent = server.client.post("/v1/notes/a", json={"text": "wait"}, headers=key)
+            waiting.append(asyncio.create_task(sent))
+            await server.gate.entered.wait()
+        refused = await server.client.get("/v1/who", headers=keys[2])
+        beside = await server.client.get("/v1/who", headers=other)
+        server.gate.open.set()
+        done = [(await each).status_code for each in waiting]
+        after = await server.client.get("/v1/who", headers=keys[2])
+    assert (refused.status_code, refused.json()["type"]) == (429, "too_many_requests")
+    assert "tenant" in refused.json()["detail"]
+    assert refused.headers["Retry-After"] == "1"
+    assert (beside.status_code, done, after.status_code) == (200, [200, 200], 200)
+
+
+@pytest.mark.parametrize(
+    ("tenant", "total", "status", "code"),
+    [(2, 100, 429, "too_many_requests"), (100, 2, 503, "overloaded")],
+)
+async def test_streams_of_several_keys_are_bounded(
+    tenant: int, total: int, status: int, code: str
+) -> None:
+    settings = HttpSettings(streams=1, tenant_streams=tenant, all_streams=total)
+    async with listening(settings) as server, AsyncExitStack() as opened:
+        streams: list[AsyncIterator[str]] = []
+        for _ in range(2):
+            sent = server.client.stream("GET", "/v1/stream", headers=await server.headers())
+            streams.append((await opened.enter_async_context(sent)).aiter_lines())
+            assert await anext(streams[-1]) == "data: begun"
+        refused = await server.client.get("/v1/stream", headers=await server.headers())
+        beside = await server.client.get("/v1/who", headers=await server.headers())
+        server.app.state.keepthread.stopping.set()
+        ends = [[line async for line in stream] for stream in streams]
+    assert all("data: ended" in end for end in ends)
+    assert (refused.status_code, refused.json()["type"]) == (status, code)
+    assert refused.headers["Retry-After"] == "1"
+    assert beside.status_code == 200
+
+
+async def test_health_checks_need_no_slot_of_requests() -> None:
+    async with served(HttpSettings(max_requests=1)) as server:
+        key = await server.headers()
+        waiting = asyncio.create_task(
+            server.client.post("/v1/notes/a", json={"text": "wait"}, headers=key)
+        )
+        await server.gate.entered.wait()
+        health = [await server.client.get(path) for path in ("/livez", "/readyz")]
+        server.gate.open.set()
+        await waiting
+    assert [each.status_code for each in health] == [200, 200]
+
+
+async def test_a_key_that_cannot_be_read_in_time_holds_no_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(auth, "_SECONDS", 0.05)
+    async with served() as server:
+        key = await server.headers()
+
+        async def hangs(_: str) -> Any:
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(server.app.state.keepthread.tables, "get_key", hangs)
+        late = await server.client.get("/v1/who", headers=key)
+    assert (late.status_code, late.json()["type"]) == (503, "unavailable")
+
+
+async def test_bodies_under_way_are_bounded_by_key_and_in_total() -> None:
+    """The first 64 KiB of each are free, so that small requests pass beside large ones."""
+    settings = HttpSettings(key_bodies=200_000, all_bodies=300_000)
+    large = b'{"text": "' + b" " * 200_000
+    arrived: list[asyncio.Event] = []
+    end = asyncio.Event()
+
+    async def unfinished(event: asyncio.Event) -> AsyncGenerator[bytes]:
+        yield large
+        event.set()  # the server has asked for more
+        await end.wait()
+        yield b'"}'
+
+    async with served(settings) as server:
+        one, two, three = [await server.headers() for _ in range(3)]
+        as_json = {"Content-Type": "application/json"}
+
+        async def begin(key: dict[str, str]) -> asyncio.Task[httpx2.Response]:
+            arrived.append(asyncio.Event())
+            sent = server.client.post(
+                "/v1/notes/a", content=unfinished(arrived[-1]), headers=key | as_json
+            )
+            task = asyncio.create_task(sent)
+            await arrived[-1].wait()
+            return task
+
+        first = await begin(one)
+        whole = large + b'"}'
+        of_key = await server.client.post("/v1/notes/a", content=whole, headers=one | as_json)
+        second = await begin(two)
+        in_total = await server.client.post("/v1/notes/a", content=whole, headers=three | as_json)
+        small = await server.client.post("/v1/notes/a", json=NOTE, headers=one)
+        end.set()
+        done = [(await each).status_code for each in (first, second)]
+        after = await server.client.post("/v1/notes/a", content=whole, headers=one | as_json)
+    assert (of_key.status_code, of_key.json()["type"]) == (429, "too_many_requests")
+    assert (in_total.status_code, in_total.json()["type"]) == (503, "overloaded")
+    assert of_key.headers["Retry-After"] == in_total.headers["Retry-After"] == "1"
+    assert (small.status_code, done, after.status_code) == (200, [200, 200], 200)
+
+
+async def test_json_with_too_many_values_is_refused() -> None:
+    async with served(HttpSettings(max_items=1000)) as server:
+        key = await server.headers()
+        tags = [["x"] * count for count in (990, 1000)]
+        answers = [
+            await server.client.post("/v1/notes/a", json={"text": "a", "tags": each}, headers=key)
+            for each in tags
+        ]
+        text = await server.client.post("/v1/notes/a", json={"text": "[,{" * 5000}, headers=key)
+    assert [each.status_code for each in (*answers, text)] == [200, 413, 200]
+    assert answers[1].json()["type"] == "too_large"
+
+
 async def test_a_request_that_takes_too_long_is_ended() -> None:
     async with served(HttpSettings(deadline=0.05)) as server:
         key = await server.headers()
@@ -235,3 +365,36 @@ def test_json_is_accepted_up_to_a_depth(value: object, most: int) -> None:
         with pytest.raises(Problem) as raised:
             check_json(body, most, 1000)
         assert raised.value.code == "too_deep"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("markdown", {"text": "- a fact\n" * 10_001}),
+        ("markdown", {"text": "- a fact\u2028" * 10_001}),
+        ("json", {"facts": [{"fact": "x"}] * 10_001}),
+        ("json", {"facts": {"format": "keepthread-facts", "version": 1, "facts": [{}] * 10_001}}),
+    ],
+)
+async def test_a_document_of_facts_has_a_length(path: str, body: dict[str, Any]) -> None:
+    async with served() as server:
+        key = await server.headers()
+        refused = await server.client.post(f"/v1/facts/documents/{path}", json=body, headers=key)
+    assert (refused.status_code, refused.json()["type"]) == (422, "invalid_request")
+
+
+async def test_a_document_of_facts_ends_with_its_deadline_and_others_are_served() -> None:
+    """Lines that change nothing wait for nothing, so only a pause between them can end it."""
+    async with served(HttpSettings(deadline=0.2)) as server:
+        key = await server.headers()
+        path = "/v1/facts/documents/markdown"
+        body = {"text": "- a fact\n" * 10_000}
+        await server.client.post(path, json={"text": "- a fact\n"}, headers=key)
+        sent = asyncio.create_task(server.client.post(path, json=body, headers=key))
+        beside = 0
+        while not sent.done():
+            await server.client.get("/v1/who", headers=key)
+            beside += 1
+        late = await sent
+    assert (late.status_code, late.json()["type"]) == (504, "deadline_exceeded")
+    assert beside > 2

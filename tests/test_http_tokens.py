@@ -1,5 +1,6 @@
 """Tokens of an identity provider: pinned issuer, audience, algorithms and keys."""
 
+import asyncio
 import base64
 import json
 import time
@@ -13,6 +14,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
+from keepthread.apps.http.metrics import Metrics, watch_keys
+from keepthread.apps.http.problems import Problem
 from keepthread.apps.http.settings import HttpSettings, Issuer
 from keepthread.apps.http.tokens import IssuerKeys
 from keepthread.errors import InvalidInput
@@ -174,6 +177,40 @@ async def test_new_keys_are_found_and_unknown_ones_are_not_looked_for_in_haste(
     keys.write_text("not json")
     now = 2000
     assert (await store.find("new")).key_id == "new"  # what is known serves on
+
+
+async def test_keys_that_cannot_be_read_again_are_used_for_an_hour(keys: Path) -> None:
+    now = 0.0
+    store, good = IssuerKeys(str(keys), lambda: now), keys.read_text()
+    assert store.age() is None
+    await store.find("one")
+    keys.unlink()
+    now = 3599
+    assert (await store.find("one")).key_id == "one"
+    assert store.age() == now
+    now = 3601
+    with pytest.raises(Problem) as raised:
+        await store.find("one")
+    assert (raised.value.status, raised.value.code) == (503, "issuer_unavailable")
+    keys.write_text(good)
+    now += 31
+    assert (await store.find("one")).key_id == "one"
+    assert store.age() == 0
+
+
+async def test_a_metric_shows_the_age_of_the_issuers_keys(keys: Path) -> None:
+    metrics = Metrics()
+    async with served(settings(keys)) as server:
+        state = server.app.state.keepthread
+        for seen in (None, 0.0):
+            watching = asyncio.create_task(watch_keys(state.issuer_key_ages, metrics, every=60))
+            await asyncio.sleep(0)
+            watching.cancel()
+            age = metrics.registry.get_sample_value(
+                "keepthread_issuer_keys_age_seconds", {"issuer": ISSUER}
+            )
+            assert age is None if seen is None else age is not None and 0 <= age < 60
+            await server.client.get("/v1/who", headers=bearer(token(claims())))
 
 
 async def test_a_provider_that_is_away_is_told_apart_from_a_wrong_token(tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ class Authentication:
         self._state = state
         self._keys = SharedKeyReads(state.tables)
         self._tokens = Tokens(state.settings.issuers, state.clock)
+        state.issuer_key_ages = self._tokens.key_ages
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         """Authenticate one request."""

@@ -3,9 +3,9 @@
 Unknown fields are refused. No body names an owner or a tenant: they come from the credential.
 """
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from keepthread.stores.validation import MAX_COUNT, MAX_ID, MAX_TIME
 from keepthread.types import (
@@ -22,6 +22,8 @@ from keepthread.types import (
 MAX_ITEMS: Final = 1000
 MAX_HISTORY: Final = 10_000
 """Messages that one request appends, and other lists in bodies."""
+MAX_FACTS: Final = 10_000
+"""Facts or lines of a document that one request loads."""
 MAX_PAGE: Final = 200
 
 Name = Annotated[str, Field(min_length=1, max_length=MAX_ID)]
@@ -331,10 +333,23 @@ class FactQueryBody(RequestBody):
     limit: Limit = 10
 
 
+def _few_lines(text: str) -> str:
+    if len(text.splitlines()) > MAX_FACTS:
+        raise ValueError(f"a document may have {MAX_FACTS} lines")
+    return text
+
+
+def _few_facts(value: Any) -> Any:
+    entries: Any = cast("dict[str, Any]", value).get("facts") if isinstance(value, dict) else value
+    if isinstance(entries, list) and len(cast("list[Any]", entries)) > MAX_FACTS:
+        raise ValueError(f"a document may have {MAX_FACTS} facts")
+    return cast(Any, value)
+
+
 class FactDocumentBody(RequestBody):
     """A document of facts, as `get_fact_document` returns it, with a person's changes."""
 
-    text: str = Field(examples=["# Facts\n\n- Likes tea.\n"])
+    text: Annotated[str, AfterValidator(_few_lines)] = Field(examples=["# Facts\n\n- Likes tea.\n"])
     prune: bool = Field(
         default=False,
         description="Whether to forget facts whose lines are gone; needs the scope `forget`.",
@@ -344,7 +359,7 @@ class FactDocumentBody(RequestBody):
 class FactImportBody(RequestBody):
     """Facts as `export_facts` returns them, or a list of objects with a `fact`."""
 
-    facts: Any = Field(examples=[[{"fact": "Likes tea."}]])
+    facts: Annotated[Any, AfterValidator(_few_facts)] = Field(examples=[[{"fact": "Likes tea."}]])
 
 
 class ForgetBody(RequestBody):

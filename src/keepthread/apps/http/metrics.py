@@ -7,6 +7,7 @@ series for each. Workers write to files of one folder, and the process that star
 import asyncio
 import re
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -57,6 +58,13 @@ class Metrics:
             registry=self.registry,
             multiprocess_mode="mostrecent",
         )
+        self._key_ages = Gauge(
+            "keepthread_issuer_keys_age_seconds",
+            "Seconds since the public keys of an identity provider were read.",
+            ("issuer",),
+            registry=self.registry,
+            multiprocess_mode="max",
+        )
         self._holder, self._seen_at, self._is_logged = "", 0.0, False
 
     def note_feed_holder(self, holder: FeedHolder | None) -> None:
@@ -76,12 +84,26 @@ class Metrics:
             fields = {"database": holder.database, "transaction": holder.transaction}
             LOG.warning("a transaction holds back the feed", extra={"fields": fields})
 
+    def note_key_ages(self, ages: Mapping[str, float]) -> None:
+        """Show how old the keys of identity providers are."""
+        for issuer, seconds in ages.items():
+            self._key_ages.labels(issuer).set(seconds)
+
     def count(self, scope: "Scope", status: int, seconds: float) -> None:
         """Count one request."""
         method = scope["method"] if scope["method"] in _METHODS else "other"
         route = route_of(scope)
         self._requests.labels(method, route, str(status)).inc()
         self._seconds.labels(route).observe(seconds)
+
+
+async def watch_keys(
+    ages: Callable[[], Mapping[str, float]], metrics: Metrics, every: float = _EVERY
+) -> None:
+    """Look from time to time how old the keys of identity providers are, until cancelled."""
+    while True:
+        metrics.note_key_ages(ages())
+        await asyncio.sleep(every)
 
 
 async def watch_feed(store: HoldableFeed, metrics: Metrics, every: float = _EVERY) -> None:

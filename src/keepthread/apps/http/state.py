@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -65,6 +65,8 @@ class WorkerState:
         self.stopping = asyncio.Event()
         """Set when the server begins to stop: event streams end, and `/readyz` says so."""
         self.sessions = UsedSessions()
+        self.issuer_key_ages: Callable[[], Mapping[str, float]] = dict
+        """The age of the keys of each identity provider, in seconds."""
         self._memory = memory
         self._feeds: dict[str, TenantFeed] = {}
         self._cursor_key = b""

@@ -31,6 +31,8 @@ _MAX_JWKS: Final = 256 * KIB
 _FETCH_SECONDS: Final = 5.0
 _FRESH: Final = 600.0
 """Seconds after which keys are read again."""
+_MAX_AGE: Final = 3600.0
+"""Seconds after which keys that cannot be read again are no longer used: one may be withdrawn."""
 _PAUSE: Final = 30.0
 """Seconds between two readings that an unknown key id or a failure causes."""
 
@@ -43,6 +45,11 @@ class Tokens:
         self._issuers = {each.name: each for each in issuers}
         self._keys = {each.name: IssuerKeys(each.jwks) for each in issuers}
         self._clock = clock
+
+    def key_ages(self) -> dict[str, float]:
+        """Return the age of the keys of each issuer that was used, in seconds."""
+        ages = {name: keys.age() for name, keys in self._keys.items()}
+        return {name: age for name, age in ages.items() if age is not None}
 
     async def identity(self, text: str) -> Identity:
         """Return whom a token names; raise a problem if it is not valid."""
@@ -107,8 +114,15 @@ class IssuerKeys:
         self._place = place
         self._clock = clock
         self._keys: dict[str, jwt.PyJWK] = {}
-        self._read_at = self._tried_at = -_FRESH
+        self._read_at = self._tried_at = clock() - _MAX_AGE
+        self._first_try: float | None = None
         self._fetch_lock = asyncio.Lock()
+
+    def age(self) -> float | None:
+        """Return for how long the keys could not be read again; None if they were never needed."""
+        if self._first_try is None:
+            return None
+        return self._clock() - (self._read_at if self._keys else self._first_try)
 
     async def find(self, id: str) -> jwt.PyJWK:
         """Return the key of an id; a new id may make it read the keys again, but not often."""
@@ -116,7 +130,7 @@ class IssuerKeys:
         if id not in self._keys or now - self._read_at > _FRESH:
             async with self._fetch_lock:
                 await self._refresh(id, now)
-        if not self._keys:
+        if not self._keys or now - self._read_at > _MAX_AGE:
             raise Problem(
                 503,
                 "issuer_unavailable",
@@ -135,12 +149,14 @@ class IssuerKeys:
         if fresh or now - self._tried_at < _PAUSE:
             return
         self._tried_at = now
+        if self._first_try is None:
+            self._first_try = now
         try:
             found = await asyncio.wait_for(
                 asyncio.to_thread(_read, self._place), 2 * _FETCH_SECONDS
             )
         except (OSError, ValueError, jwt.PyJWTError, TimeoutError):
-            return  # keep using the known keys
+            return  # the known keys remain in use for an hour
         self._keys = found
         self._read_at = now
 

@@ -22,7 +22,7 @@ import uvicorn
 from keepthread.apps.http.access import LOG, JsonLines
 from keepthread.apps.http.app import create_app
 from keepthread.apps.http.connections import BoundedProtocol
-from keepthread.apps.http.metrics import Metrics, expose, watch_feed
+from keepthread.apps.http.metrics import Metrics, expose, watch_feed, watch_keys
 from keepthread.apps.http.settings import KIB, HttpSettings
 from keepthread.apps.http.state import WorkerState
 from keepthread.errors import KeepthreadError
@@ -104,7 +104,8 @@ async def serve(
         with _signals(state, server):
             if started is not None:
                 started()
-            tasks = [asyncio.create_task(_purge(state))]
+            watching = watch_keys(lambda: state.issuer_key_ages(), metrics)
+            tasks = [asyncio.create_task(_purge(state)), asyncio.create_task(watching)]
             if isinstance(memory.store, HoldableFeed):
                 tasks.append(asyncio.create_task(watch_feed(memory.store, metrics)))
             await server.serve([listener])

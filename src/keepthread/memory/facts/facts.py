@@ -1,5 +1,6 @@
 """Facts about one owner, as programs use them: remember, list, correct, confirm, forget."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal, cast
@@ -363,6 +364,7 @@ async def _load_markdown(facts: Facts, text: str, *, prune: bool) -> Loaded:
     known = {fact.key: fact for fact in await facts.list(all=True)}
     changes = documents.Changes()
     for line in document.lines:
+        await asyncio.sleep(0)  # an unchanged line waits for nothing, and there may be many
         if not line.key:
             await _add(facts, line, known, changes)
         elif (fact := known.get(line.key)) is not None:
