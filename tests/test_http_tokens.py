@@ -203,7 +203,7 @@ async def test_a_metric_shows_the_age_of_the_issuers_keys(keys: Path) -> None:
     async with served(settings(keys)) as server:
         state = server.app.state.keepthread
         for seen in (None, 0.0):
-            watching = asyncio.create_task(watch_keys(state.issuer_key_ages, metrics, every=60))
+            watching = asyncio.create_task(watch_keys(state, metrics, every=60))
             await asyncio.sleep(0)
             watching.cancel()
             age = metrics.registry.get_sample_value(

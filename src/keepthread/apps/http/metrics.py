@@ -7,7 +7,7 @@ series for each. Workers write to files of one folder, and the process that star
 import asyncio
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +16,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from keepthread.apps.http.access import LOG, route_of
 from keepthread.apps.http.caller import identity_of
+from keepthread.apps.http.state import WorkerState
 from keepthread.errors import KeepthreadError
 from keepthread.memory.tracing import RemoteParent, open_server_span
 from keepthread.stores.changes import FeedHolder, HoldableFeed
@@ -63,7 +64,7 @@ class Metrics:
             "Seconds since the public keys of an identity provider were read.",
             ("issuer",),
             registry=self.registry,
-            multiprocess_mode="max",
+            multiprocess_mode="mostrecent",
         )
         self._holder, self._seen_at, self._is_logged = "", 0.0, False
 
@@ -97,12 +98,10 @@ class Metrics:
         self._seconds.labels(route).observe(seconds)
 
 
-async def watch_keys(
-    ages: Callable[[], Mapping[str, float]], metrics: Metrics, every: float = _EVERY
-) -> None:
+async def watch_keys(state: WorkerState, metrics: Metrics, every: float = _EVERY) -> None:
     """Look from time to time how old the keys of identity providers are, until cancelled."""
     while True:
-        metrics.note_key_ages(ages())
+        metrics.note_key_ages(state.issuer_key_ages())
         await asyncio.sleep(every)
 
 

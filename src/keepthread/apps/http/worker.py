@@ -104,7 +104,7 @@ async def serve(
         with _signals(state, server):
             if started is not None:
                 started()
-            watching = watch_keys(lambda: state.issuer_key_ages(), metrics)
+            watching = watch_keys(state, metrics)
             tasks = [asyncio.create_task(_purge(state)), asyncio.create_task(watching)]
             if isinstance(memory.store, HoldableFeed):
                 tasks.append(asyncio.create_task(watch_feed(memory.store, metrics)))
