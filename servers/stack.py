@@ -164,7 +164,7 @@ class Stack:
     def start_proxy(self) -> None:
         """Start HAProxy with deploy/haproxy.cfg."""
         program = _found("haproxy")
-        _certify(self.certificate)
+        certify(self.certificate)
         settings, inside = self._file("proxy", "/usr/local/etc/haproxy/haproxy.cfg")
         command = [str(settings) if word == inside else word for word in self._command("proxy")]
 
@@ -354,7 +354,7 @@ def _listens(address: str) -> bool:
     return True
 
 
-def _certify(path: Path) -> None:
+def certify(path: Path) -> None:
     """Write a certificate for this run and its key, as HAProxy reads them: in one file."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, NAME)])
