@@ -1,14 +1,17 @@
 """The files in deploy/: containers, compose files, a unit of systemd, settings of a proxy."""
 
+import asyncio
 import configparser
 import os
 import re
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,6 +25,7 @@ from keepthread.apps.cli.settings.load import read_config
 from keepthread.apps.http import serve, worker
 from keepthread.apps.http.routes.events import HEARTBEAT
 from keepthread.apps.http.settings import HttpSettings
+from proofs.p36_one_client import haproxy
 from servers import free_port
 from servers.stack import filled
 from tests.containerfile import Built, instructions, python_is_reachable, stages
@@ -241,6 +245,75 @@ def test_the_times_of_the_proxy_fit_those_of_the_server() -> None:
     assert timeout["http-keep-alive"] < keep_alive
     for name in ("client", "server"):
         assert timeout[name] > max(SETTINGS.deadline, 2 * HEARTBEAT)
+
+
+@asynccontextmanager
+async def worker_behind_haproxy() -> AsyncGenerator[tuple[int, list[bytes]]]:
+    """Yield the port of HAProxy, and the requests that the worker behind it gets."""
+    seen: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError):
+            head = await reader.readuntil(b"\r\n\r\n")
+            seen.append(head.partition(b" HTTP")[0])
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as worker:
+        with haproxy(worker.sockets[0].getsockname()[1]) as port:
+            if port is None:
+                pytest.skip("haproxy is not installed")
+            async with asyncio.timeout(SECONDS):
+                while not (await through(port)).endswith(b"ok"):  # noqa: ASYNC110 - a process
+                    await asyncio.sleep(0.05)
+            yield port, seen
+
+
+def trusting() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+async def through(port: int, source: str = "127.0.0.1") -> bytes:
+    """Send a request through HAProxy; return the answer, empty if it was refused."""
+    try:
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", port, ssl=trusting(), local_addr=(source, 0)
+        )
+        writer.write(b"GET /v1/who HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        answer = await reader.read()
+        writer.close()
+    except OSError:
+        return b""
+    return answer
+
+
+async def test_a_body_that_does_not_end_reaches_no_worker() -> None:
+    async with worker_behind_haproxy() as (port, seen):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting())
+        writer.write(b"POST /v1/begun HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{")
+        await writer.drain()
+        assert (await through(port)).endswith(b"ok")
+        assert b"POST /v1/begun" not in seen
+        writer.write(b'"a": 12}')
+        async with asyncio.timeout(SECONDS):
+            assert b"200 OK" in await reader.readline()
+        assert b"POST /v1/begun" in seen
+        writer.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs 127.0.0.2")
+async def test_an_address_has_a_share_of_the_connections() -> None:
+    async with worker_behind_haproxy() as (port, _):
+        opened = [
+            await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0))
+            for _ in range(200)
+        ]
+        assert await through(port, "127.0.0.2") == b""
+        assert (await through(port)).endswith(b"ok")
+        for _, writer in opened:
+            writer.close()
 
 
 def test_the_log_of_the_proxy_has_no_paths() -> None:

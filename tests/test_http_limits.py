@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
@@ -253,7 +254,11 @@ async def test_json_with_too_many_values_is_refused() -> None:
             for each in tags
         ]
         text = await server.client.post("/v1/notes/a", json={"text": "[,{" * 5000}, headers=key)
-    assert [each.status_code for each in (*answers, text)] == [200, 413, 200]
+        quoted = b'{"text": "\\\\\\"' + b",[" * 5000 + b'", "tags": ["' + b"a,[\\\\" * 900 + b'"]}'
+        quoted = await server.client.post(
+            "/v1/notes/a", content=quoted, headers=key | {"Content-Type": "application/json"}
+        )
+    assert [each.status_code for each in (*answers, text, quoted)] == [200, 413, 200, 200]
     assert answers[1].json()["type"] == "too_large"
 
 
@@ -398,3 +403,13 @@ async def test_a_document_of_facts_ends_with_its_deadline_and_others_are_served(
         late = await sent
     assert (late.status_code, late.json()["type"]) == (504, "deadline_exceeded")
     assert beside > 2
+
+
+@pytest.mark.parametrize("pump", [b'"', b"\\", b'\\"', b'"\\', b'","', b'\\\\"', b'"a\\'])
+@pytest.mark.parametrize("start", [b"", b'"', b'["'])
+def test_counting_values_takes_no_longer_than_reading_a_body(pump: bytes, start: bytes) -> None:
+    body = b"[" * 1000 + start + pump * (2_000_000 // len(pump))
+    began = time.thread_time()
+    with pytest.raises(Problem):
+        check_json(body, 100, 2_000_000)
+    assert time.thread_time() - began < 5

@@ -7,6 +7,7 @@ as they stream. What requests hold in memory is bounded for each key and in tota
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -27,6 +28,10 @@ _JSON: Final = frozenset({"application/json", "application/merge-patch+json"})
 _BODY: Final = "keepthread_body"
 _FREE: Final = 64 * KIB
 """Bytes of each body that are not counted: small requests pass beside large ones."""
+_FEW: Final = 1000
+"""Values of JSON that are not counted."""
+_TEXT: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
+"""A text in JSON; one that does not end lasts until the end of the body."""
 _ITEM: Final = 100
 """Bytes of memory that a value of JSON takes."""
 
@@ -137,10 +142,15 @@ def body_of(scope: "Scope") -> bytes | None:
 
 
 def check_json(body: bytes, max_depth: int, max_items: int) -> int:
-    """Refuse a body that is not JSON, or not JSON with one meaning only.
+    """Refuse a body that is not JSON, or not JSON with one meaning only; return its values.
 
-    Return how many values it has; a body of few brackets and commas is not counted.
+    They are counted before they take time and memory. Few are not counted, but returned as 0.
     """
+    items = _count_items(body)
+    if items > max_items:
+        if b"[" * (max_depth + 1) in body:  # reading the rest would show no more
+            raise _too_deep(max_depth)
+        raise Problem(413, "too_large", f"The body has more than {max_items} JSON values.")
     try:
         value = json.loads(
             body.decode(), object_pairs_hook=_unique, parse_constant=_refuse_constant
@@ -149,11 +159,22 @@ def check_json(body: bytes, max_depth: int, max_items: int) -> int:
         raise _too_deep(max_depth) from None
     except ValueError:  # the text of the error may quote the body
         raise Problem(400, "invalid_json", "The body is not JSON in UTF-8.") from None
-    # Only a body with that many brackets can be that deep, or with commas hold that many values.
-    brackets = body.count(b"[") + body.count(b"{")
-    if brackets + body.count(b",") < max_depth:
+    # Only a body with that many brackets can be that deep.
+    if body.count(b"[") + body.count(b"{") > max_depth and _is_deeper(value, max_depth):
+        raise _too_deep(max_depth)
+    return items
+
+
+def _count_items(body: bytes) -> int:
+    """Return how many values a body has, those of an object with those inside of it."""
+    if _signs(body) < _FEW:
         return 0
-    return _count_items(value, max_depth, max_items)
+    return 1 + _signs(_TEXT.sub(b"", body))
+
+
+def _signs(body: bytes) -> int:
+    """Return how often a value begins, but for the first; what is in texts counts, too."""
+    return body.count(b",") + body.count(b"[") + body.count(b"{")
 
 
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -167,19 +188,15 @@ def _refuse_constant(_: str) -> NoReturn:
     raise ValueError
 
 
-def _count_items(value: object, max_depth: int, max_items: int) -> int:
-    """Return how many values are in a value; raise a problem if they are too many or too deep."""
+def _is_deeper(value: object, most: int) -> bool:
     level: list[Any] = [value]
-    items = 1
-    for _ in range(max_depth):
-        inner = [child for each in level for child in _children(each)]
-        items += len(inner)
-        if items > max_items:
-            raise Problem(413, "too_large", f"The body has more than {max_items} JSON values.")
-        level = [child for child in inner if isinstance(child, dict | list)]
+    for _ in range(most):
+        level = [
+            child for each in level for child in _children(each) if isinstance(child, dict | list)
+        ]
         if not level:
-            return items
-    raise _too_deep(max_depth)
+            return False
+    return True
 
 
 def _children(value: object) -> Sequence[object]:
