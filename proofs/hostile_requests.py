@@ -10,6 +10,7 @@ import gzip
 import json
 import random
 import ssl
+import time
 import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -25,6 +26,7 @@ MOST: Final = 600
 """Connections of one hostile request: more than a worker has."""
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
+ENOUGH: Final = "enough"
 _DRIP: Final = 0.2
 _AT_ONCE: Final = 50
 
@@ -192,15 +194,19 @@ def chance_request(rng: random.Random, number: int) -> Hostile:
 
 
 def send_until_told(pipe: Connection) -> None:
-    """Send each request that arrives for some seconds, and answer when it is over."""
+    """Send each request that arrives for some seconds, and answer when it is over.
+
+    `ENOUGH` ends one before its time.
+    """
     raise_limit(2 * MOST)
     while (order := pipe.recv()) is not None:
-        target, hostile, seconds = order
-        asyncio.run(_send(target, hostile, seconds))
-        pipe.send(None)
+        if order != ENOUGH:
+            target, hostile, seconds = order
+            asyncio.run(_send(target, hostile, time.monotonic() + seconds, pipe))
+            pipe.send(None)
 
 
-async def _send(target: Target, hostile: Hostile, seconds: float) -> None:
+async def _send(target: Target, hostile: Hostile, until: float, pipe: Connection) -> None:
     """Keep the request's connections open; what ends is sent again."""
     secure = None
     if target.is_tls:
@@ -221,7 +227,8 @@ async def _send(target: Target, hostile: Hostile, seconds: float) -> None:
             await asyncio.sleep(_DRIP)
 
     tasks = [asyncio.create_task(one(number)) for number in range(hostile.connections)]
-    await asyncio.wait(tasks, timeout=seconds)
+    while time.monotonic() < until and not pipe.poll():
+        await asyncio.wait(tasks, timeout=_DRIP)
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)

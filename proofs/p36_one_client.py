@@ -32,7 +32,14 @@ from keepthread.apps.http.worker import Work, run_process
 from keepthread.apps.proxy.settings import ProxySettings
 from keepthread.models.tokens import Estimator
 from proofs import Outcome, Progress, Proof
-from proofs.hostile_requests import Hostile, Target, chance_request, known_requests, send_until_told
+from proofs.hostile_requests import (
+    ENOUGH,
+    Hostile,
+    Target,
+    chance_request,
+    known_requests,
+    send_until_told,
+)
 from proofs.processes import fresh_processes
 from servers import free_port
 from servers.stack import certify
@@ -202,6 +209,7 @@ class Client:
             is_last = pipe.poll()
             if wrong := await self.ask():
                 self.broken.append(f"{what}: {wrong}")
+                pipe.send(ENOUGH)
             await asyncio.sleep(_PAUSE)
         pipe.recv()
 
@@ -275,7 +283,7 @@ PROOF: Final = Proof(
     name="P36",
     promise="one client can't stop the others",
     unit="hostile requests beside an ordinary client",
-    small=4,
+    small=3,
     closing=33,
     long=200,
     run=run,
