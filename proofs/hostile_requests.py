@@ -131,7 +131,7 @@ def known_requests() -> list[Hostile]:
         Hostile(
             name="compressed messages",
             path="/proxy/v1/chat/completions",
-            body=gzip.compress(bomb, 9),
+            body=gzip.compress(bomb, 9, mtime=0),
             encoding="gzip",
             connections=2,
         ),
@@ -166,7 +166,7 @@ def chance_request(rng: random.Random, number: int) -> Hostile:
     body = _dumped(_BODIES[shape](items))
     encoding = rng.choice(["", "", "gzip", "deflate"])
     if encoding:
-        body = gzip.compress(body, 6) if encoding == "gzip" else zlib.compress(body, 6)
+        body = gzip.compress(body, 6, mtime=0) if encoding == "gzip" else zlib.compress(body, 6)
     body = body[: 8 * MIB]
     connections = rng.choice([1, 4, 64, MOST])
     connections = max(1, min(connections, _BYTES // max(1, len(body))))
