@@ -29,6 +29,19 @@ def test_the_token_is_made_once_and_only_its_owner_can_read_it(tmp_path: Path) -
     assert kept_token(path) not in ("short", token)
 
 
+@pytest.mark.skipif(os.name != "posix", reason="Windows has no such modes")
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602, 0o666])
+def test_a_token_that_others_can_read_or_write_is_refused(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "proxy-token"
+    token = kept_token(path)
+    path.chmod(mode)
+    with pytest.raises(InvalidInput, match="other users") as refusal:
+        kept_token(path)
+    assert token not in str(refusal.value)
+    path.chmod(0o600)
+    assert kept_token(path) == token
+
+
 def test_upstreams_are_named_on_the_command_line() -> None:
     assert upstream_of("openai=https://host/v1") == ("openai", "https://host/v1")
     assert upstream_of("Anthropic=http://127.0.0.1:1") == ("anthropic", "http://127.0.0.1:1")

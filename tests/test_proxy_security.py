@@ -1,5 +1,6 @@
 """The walls of the proxy: keys are kept nowhere, sessions are a credential's own, and no SSRF."""
 
+import base64
 import logging
 import os
 import signal
@@ -109,6 +110,56 @@ async def test_the_server_relays_for_keys_with_the_scope_and_for_nobody_else(
     assert "/proxy" in logged
     for secret in (key, key.split("_", 2)[2], UPSTREAM_KEY):
         assert secret not in logged
+
+
+def _places(key: str) -> dict[str, tuple[str, dict[str, str]]]:
+    """Return paths and headers that would carry a key to the provider."""
+    basic = base64.b64encode(f"user:{key}".encode()).decode()
+    quoted = key.replace("_", "%5F", 1)
+    return {
+        "a bearer": (CHAT, {"Authorization": f"Bearer {key}"}),
+        "a password": (CHAT, {"Authorization": f"Basic {basic}"}),
+        "Anthropic's header": ("/v1/messages", {"x-api-key": key}),
+        "a cookie": (CHAT, {"Cookie": f"a=b; key={key}"}),
+        "a quoted cookie": (CHAT, {"Cookie": f"key={quoted}"}),
+        "a header's name": (CHAT, {key: "x"}),
+        "the query": (f"{CHAT}?key={key}", {}),
+        "the quoted query": (f"{CHAT}?key={quoted}", {}),
+        "twice quoted": (f"{CHAT}?key={quoted.replace('%', '%25')}", {}),
+        "the path": (f"/k/{key}{CHAT}", {}),
+        "the end of the path": (f"/v1/files/{key}", {}),
+        "the quoted path": (f"/k/{quoted}{CHAT}", {}),
+        "a session": (f"/s/{key}{CHAT}", {}),
+        "a session's header": (CHAT, {"Keepthread-Session": key}),
+    }
+
+
+@pytest.mark.parametrize("place", _places("kt_x"))
+async def test_no_key_goes_to_the_provider_or_into_a_log(
+    world: Served, caplog: pytest.LogCaptureFixture, place: str
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    mine, other = await world.key("ann", PROXY), await world.key("bob", PROXY)
+    path, headers = _places(other)[place]
+    answer = await world.ask(mine, path=path, **headers)
+    assert (answer.status_code, answer.headers["keepthread-error"]) == (400, "key_in_request")
+    assert "keepthread key" in answer.json()["error"]["message"]
+    assert other not in answer.text
+    assert world.provider.requests == []
+    assert await world.memory.for_owner("ann").list_sessions() == []
+    records = [each for each in caplog.records if f"POST {HOST}" not in each.getMessage()]
+    assert other.split("_", 2)[2] not in str([vars(each) for each in records])
+
+
+async def test_the_key_of_a_request_itself_goes_nowhere(world: Served) -> None:
+    key = await world.key("ann", PROXY)
+    # A program that puts its only key everywhere works with providers that want none.
+    answer = await world.ask(key, **{"Authorization": f"Bearer {key}", "X-Other": key})
+    assert answer.status_code == 200, answer.text
+    assert key not in str(world.provider.requests[0].headers)
+    for path in (f"{CHAT}?x={key}", f"/k/{key}{CHAT}"):
+        assert (await world.ask(key, path=path)).status_code == 400
+    assert len(world.provider.requests) == 1
 
 
 # --- whose sessions ---

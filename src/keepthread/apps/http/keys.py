@@ -93,6 +93,11 @@ def id_in(text: str) -> str:
     return form[1] if form else text
 
 
+def holds_key(text: str) -> bool:
+    """Return whether a text has anything that is shaped like a key."""
+    return _FORM.search(text) is not None
+
+
 class KeyReads(Protocol):
     """Reads keys, as `ServerTables` do."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from urllib.parse import quote, unquote
 
 from keepthread.apps.proxy.errors import ClientLeft, ProxyError, send_error
+from keepthread.apps.proxy.leaks import check_for_keys
 from keepthread.apps.proxy.relay import (
     HeaderList,
     UpstreamClient,
@@ -156,6 +157,8 @@ class Proxy:
 
         try:
             check_query(request.query)
+            line = (request.method, request.path, request.query, request.headers.get(SESSION, ""))
+            check_for_keys(line, request.raw_headers, request.secret)
             where = destination(request.method, request.path, request.headers, self._settings)
             _check_upgrade(request.headers)
             if memory is None or where.wire is None:

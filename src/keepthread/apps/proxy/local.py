@@ -6,10 +6,12 @@ out before anything else sees the path, and is written to no log.
 
 import asyncio
 import hmac
+import os
 import re
 import secrets
 import signal
 import socket
+import stat
 from collections.abc import Callable, Generator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
@@ -27,7 +29,7 @@ from keepthread.apps.proxy.errors import ProxyError, send_error
 from keepthread.apps.proxy.routes import provider_of
 from keepthread.apps.proxy.settings import ProxySettings
 from keepthread.apps.proxy.types import MemoryOfProxy
-from keepthread.errors import Unavailable
+from keepthread.errors import InvalidInput, Unavailable
 from keepthread.stores.private_files import private_file
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ KEY_HEADER: Final = "keepthread-key"
 CREDENTIAL: Final = "local"
 _IN_PATH: Final = re.compile(r"/k/([^/]*)(/.*)?")
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{32,}")
+_MAX_TOKEN: Final = 1024
 _KEEP_ALIVE: Final = 75
 _MAX_HEAD: Final = 256 * 1024
 
@@ -111,9 +114,14 @@ def check_host(headers: list[tuple[bytes, bytes]]) -> None:
 
 
 def kept_token(path: Path) -> str:
-    """Return the token from a file that only its owner can read; it is created on first use."""
+    """Return the token from a file that only its owner can read; it is created on first use.
+
+    A file that others can read or write is refused: they may have the token already.
+    """
     if path.exists():
-        text = path.read_text(encoding="ascii", errors="replace").strip()
+        with path.open(encoding="ascii", errors="replace") as file:
+            _check_private(path, os.fstat(file.fileno()))
+            text = file.read(_MAX_TOKEN).strip()
         if _TOKEN.fullmatch(text):
             return text
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -121,6 +129,18 @@ def kept_token(path: Path) -> str:
     with private_file(path) as write:
         write(f"{token}\n".encode())
     return token
+
+
+def _check_private(path: Path, status: os.stat_result) -> None:
+    if os.name != "posix":
+        return
+    if status.st_uid != os.geteuid():
+        raise InvalidInput(f"{path} belongs to another user; delete it to make a new token")
+    if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise InvalidInput(
+            f"{path} gives access to the memory, and other users can read or change it; delete it"
+            " to make a new token, or keep the token with `chmod 600`"
+        )
 
 
 # --- serving ---
