@@ -26,7 +26,7 @@ OWNER = "me"
 KNOWN = "My sister Ada lives in Delft, near the canal."
 """Said in an earlier conversation, so that a question about it gets an addition."""
 QUESTION = "Where does my sister Ada live?"
-_QUOTED = rb"<keepthread-memory>.*?</keepthread-memory>"
+_QUOTED = rb"<keepthread-memory id=[0-9a-f]+>.*?</keepthread-memory>"
 _ADDED = re.compile(
     rb',\{"type":"(?:text|input_text)","text":"' + _QUOTED + rb'"\}' + rb"|\\n\\n" + _QUOTED
 )
@@ -70,7 +70,9 @@ def served(upstream: ScriptedServer, folder: Path) -> Generator[ServedProxy]:
             earlier = await mine.session("earlier")
             await earlier.append(Message(role="user", content=KNOWN, id="known"))
             proxy = build(settings)
-            app = LocalApp(proxy, Memories().of(mine, "", CREDENTIAL), TOKEN)
+            app = LocalApp(
+                proxy, Memories(memory.store.server_tables()).of(mine, "", CREDENTIAL), TOKEN
+            )
             serving.append(uvicorn.Server(uvicorn_settings(app)))
             started.set()
             await serving[0].serve([listener])

@@ -115,6 +115,9 @@ class FixedMemory:
     done: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when something was recorded."""
 
+    async def addition_key(self) -> bytes:
+        return b"a key"
+
     async def prepare(self, request: ReadRequest, *, records: bool = True) -> Prepared:
         self.prepared.append(request)
         self.counted += not records
@@ -149,9 +152,11 @@ class TextReader:
         return ProviderAnswer([said], complete="END" in text)
 
 
-def read(wire: WireName, body: bytes, headers: Mapping[str, str]) -> ReadRequest | None:
+def read(
+    wire: WireName, body: bytes, headers: Mapping[str, str], addition_key: bytes
+) -> ReadRequest | None:
     """Read requests whose last text ends with `Q`; what is added goes before it."""
-    del headers
+    del headers, addition_key
     text = body.decode()
     if b"UNKNOWN" in body:
         return None

@@ -31,7 +31,7 @@ ANSWER = json.dumps(
         "output": [{"type": "message", "role": "assistant", "content": "Yes."}],
     }
 ).encode()
-_INSIDE = r"<keepthread-memory>(?:[^\"\\]|\\.)*?</keepthread-memory>"
+_INSIDE = r"<keepthread-memory id=[0-9a-f]+>(?:[^\"\\]|\\.)*?</keepthread-memory>"
 _ADDED = re.compile(rf'\\n\\n{_INSIDE}(?=")|,{{"type":"(?:input_)?text","text":"{_INSIDE}"}}')
 """An addition in the JSON of a request: at the end of a text, or a part of its own."""
 
@@ -42,6 +42,9 @@ class EachTheirOwn:
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
         self._owners = 0
+
+    async def addition_key(self) -> bytes:
+        return b"a key"
 
     async def prepare(self, request: ReadRequest, *, records: bool = True) -> Prepared:
         self._owners += 1

@@ -12,6 +12,7 @@ import openai
 import pydantic
 import pytest
 
+from keepthread.apps.proxy.quoted import signed_addition
 from keepthread.apps.proxy.request import read_request
 from keepthread.testing.server import Received, Say, ScriptedServer
 from keepthread.types import ToolCall
@@ -37,6 +38,7 @@ from tests.proxy_served import (
 )
 
 SESSION = "5b1f0c9e-0f1a-4c1e-9d2b-3f6a7c8d9e0f"
+KEY = b"a key of this test"
 ROOT = Path(__file__).parents[1]
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 TOOL = {"name": "weather", "description": "The weather of a city."}
@@ -208,15 +210,18 @@ def test_a_client_that_names_nothing_is_known_by_how_it_begins(
         (["Hello"], "thread"),
         (["<environment_context>here</environment_context>", "Hello"], "alongside"),
         (["I have *added these files to the chat*: x = 1", "Hello"], "alongside"),
-        (["Hello\n\n<keepthread-memory>\nold\n</keepthread-memory>"], "alongside"),
+        ([f"Hello\n\n{signed_addition('old', KEY)}"], "alongside"),
+        (["<document>\nold\n</document>\n\nHello"], "alongside"),
     ],
 )
 def test_a_history_is_replaced_only_if_the_client_loses_nothing(said: list[str], mode: str) -> None:
     messages = [{"role": "user", "content": text} for text in said]
     body = json.dumps({"model": "m", "messages": messages}).encode()
-    request = read_request("openai-chat", body, {"keepthread-session": "trip"})
+    named = {"keepthread-session": "trip"}
+    request = read_request("openai-chat", body, named, addition_key=KEY)
     assert request
-    assert (request.mode, [m.content for m in request.messages]) == (mode, ["Hello"])
+    own = [m.content for m in request.messages if m.origin is None]
+    assert (request.mode, own) == (mode, ["Hello"])
 
 
 # --- the SDKs ---

@@ -12,20 +12,22 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from keepthread.apps.proxy.encodings import decoded
+from keepthread.apps.proxy.errors import ProxyError
 from keepthread.apps.proxy.json_text import document
-from keepthread.apps.proxy.quoted import ADDITION_ENDS, ADDITION_STARTS
+from keepthread.apps.proxy.quoted import signed_addition
 from keepthread.apps.proxy.request import read_request, splice
 from keepthread.apps.proxy.types import ReadRequest, WireName
 from keepthread.types import Message
 from tests.proxy_requests import WIRES, history_of, request_texts, requests
 
-ADDITION = f'{ADDITION_STARTS}>\nAnn lives in Oslo. "Yes" \\ ☃\n{ADDITION_ENDS}'
+KEY = b"a key of this test"
+ADDITION = signed_addition('Ann lives in Oslo. "Yes" \\ ☃', KEY)
 
 
 def read(wire: WireName, body: Any, **headers: str) -> ReadRequest:
     text = body if isinstance(body, str) else json.dumps(body)
     names = {name.replace("_", "-"): value for name, value in headers.items()}
-    found = read_request(wire, text.encode(), names)
+    found = read_request(wire, text.encode(), names, addition_key=KEY)
     assert found is not None
     return found
 
@@ -81,9 +83,9 @@ def test_an_addition_that_comes_back_changes_no_digest(
     found = read_request(wire, body.encode(), {})
     if found is None:
         return
-    text = f"{ADDITION_STARTS}>{text}{ADDITION_ENDS}"
-    sent = splice(found, {turn.digest: text for turn in found.turns})
-    again = read_request(wire, sent, {})
+    addition = signed_addition(text, KEY)
+    sent = splice(found, {turn.digest: addition for turn in found.turns})
+    again = read_request(wire, sent, {}, addition_key=KEY)
     assert again is not None
     assert [turn.digest for turn in again.turns] == [turn.digest for turn in found.turns]
     assert len(again.messages) == len(found.messages)
@@ -347,7 +349,9 @@ def test_bodies_are_unpacked(name: str, pack: Any) -> None:
     assert decoded(pack(data), name) == data
     if name not in ("", "identity"):
         assert decoded(b"no such thing", name) is None
-        assert decoded(pack(data), name, limit=100) is None
+        with pytest.raises(ProxyError) as refusal:
+            decoded(pack(data), name, limit=100)
+        assert refusal.value.status == 413
 
 
 def test_an_unknown_encoding_is_not_unpacked() -> None:

@@ -37,10 +37,15 @@ def trust_in(message: Message) -> Origin:
     does a message that is not stored and was put into a context by a strategy.
     """
     origin = origin_of(message)
-    noted = message.meta.get(LOWEST_ORIGIN)
-    if isinstance(noted, str) and noted in _RANKS:
-        return lowest([cast(Origin, noted)], origin)
+    if (noted := noted_trust(message)) is not None:
+        return lowest([noted], origin)
     return lowest(["tool"], origin) if origin == "assistant" or not message.seq else origin
+
+
+def noted_trust(message: Message) -> Origin | None:
+    """Return the least trusted origin of what a message was made from, if its meta names it."""
+    noted = message.meta.get(LOWEST_ORIGIN)
+    return cast(Origin, noted) if isinstance(noted, str) and noted in _RANKS else None
 
 
 # --- notes of the application ---

@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
 from keepthread.context.hidden import REWOUND, HiddenRanges
+from keepthread.context.trust import origin_of
 from keepthread.errors import Stale
 from keepthread.memory.history import hide_from, read_ranges, show_again
 from keepthread.memory.tool_calls import TOOL_SOURCE
@@ -59,6 +60,8 @@ class _Likeness(NamedTuple):
     calls: tuple[str | None, ...]
     is_summary: bool = False
     """Whether a client wrote it in the place of older messages; the log has it after newer ones."""
+    is_document: bool = False
+    """Whether a client put it beside a question of the user; later requests may lack it."""
 
 
 class Match(NamedTuple):
@@ -217,7 +220,13 @@ def _likeness(message: Message) -> _Likeness:
         return _Likeness(message.role, None, ())
     calls = tuple([call.id for call in message.tool_calls])
     is_summary = message.meta.get(_SUMMARY) is True
-    return _Likeness(message.role, normalized(message.content), calls, is_summary)
+    text = normalized(message.content)
+    return _Likeness(message.role, text, calls, is_summary, is_document(message))
+
+
+def is_document(message: Message) -> bool:
+    """Return whether a message has the user's role, and is not the user's own words."""
+    return message.role == "user" and origin_of(message) != "user"
 
 
 def _is_same(stored: _Likeness, given: _Likeness) -> bool:
@@ -231,7 +240,7 @@ def _as_summary(message: Message) -> Message:
 def chain(messages: Iterable[Message], before: bytes = b"") -> bytes:
     """Return a hash of messages as they are compared, which continues that of those before."""
     for message in messages:
-        role, text, calls, _ = _likeness(message)
+        role, text, calls, *_ = _likeness(message)
         said = json.dumps((role, text, calls)).encode()
         before = sha256(before + said).digest()
     return before
@@ -247,7 +256,8 @@ def _match_at(
 ) -> Match:
     """Return how far a history agrees with a log, from an index of each on.
 
-    Summaries that clients wrote are passed over: they were appended when they came.
+    Summaries that clients wrote are passed over: they were appended when they came. So are
+    documents that clients sent once, with their question, if the history continues after them.
     """
     later = [stored for stored in log[start:] if stored.is_summary]
     known = {
@@ -255,12 +265,15 @@ def _match_at(
     }
     end, length = start, 0
     for index in range(skipped, len(given)):
-        while end < len(log) and log[end].is_summary and not _is_same(log[end], given[index]):
-            end += 1
-        if end == len(log) or not _is_same(log[end], given[index]):
+        at = end
+        while at < len(log) and not _is_same(log[at], given[index]):
+            if not (log[at].is_summary or log[at].is_document):
+                break
+            at += 1
+        if at == len(log) or not _is_same(log[at], given[index]):
             break
         known.add(index)
-        end, length = end + 1, length + 1
+        end, length = at + 1, length + 1
     while end < len(log) and log[end].is_summary:
         end += 1
     return Match(frozenset(known), end, length, skipped)

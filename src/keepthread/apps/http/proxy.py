@@ -130,7 +130,7 @@ class ProxyEndpoint:
                 proxy = assembly.build(state.settings.proxy)
                 state.at_end(proxy.close)
                 made = import_module(_APP).client_request
-                self._loaded = _Assembled(proxy, assembly.Memories(), made)
+                self._loaded = _Assembled(proxy, assembly.Memories(state.tables), made)
         return self._loaded
 
 

@@ -1,42 +1,32 @@
-"""Texts that the proxy puts into requests: additions to turns, and histories that it builds."""
+"""What the proxy makes of quotations and contexts: sources of answers, and histories."""
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, Final, cast
 
 from keepthread.apps.proxy.types import WireName
 from keepthread.context.context import Context
 from keepthread.context.sources import RECALLED_FROM
-from keepthread.context.trust import LOWEST_ORIGIN, lowest
+from keepthread.context.trust import LOWEST_ORIGIN, lowest, origin_of
 from keepthread.memory.additions import Addition
-from keepthread.types import JSON
+from keepthread.types import JSON, Message, Origin
 
-_NAME: Final = "keepthread-memory"
 _SYSTEM: Final = ("system", "developer")
 
 
-def as_addition(text: str) -> str:
-    """Return a quotation as the text that is added to a turn.
-
-    The proxy recognizes it by its first and last words if a client sends it back; a quotation
-    cannot contain them.
-    """
-    quoted = text.replace(_NAME, _NAME.replace("-", " "))
-    return f"<{_NAME}>\n{quoted}\n</{_NAME}>"
-
-
-def sources_of(additions: Collection[Addition]) -> dict[str, JSON]:
+def sources_of(additions: Collection[Addition], sent: Sequence[Message]) -> dict[str, JSON]:
     """Return the metadata of an answer: what its request quoted, and the least trusted origin.
 
-    `forget(answers=True)` follows the quoted messages. The client's own history is not known to be
-    more than what tools said.
+    `sent` is the history of the request. `forget(answers=True)` follows the quoted messages. The
+    client's own history is not known to be more than what tools said.
     """
     found: dict[str, list[JSON]] = {}
     for session, seq in sorted({place for each in additions for place in each.messages}):
         found.setdefault(session, []).append([seq, seq])
-    if not additions:
+    origins: list[Origin] = [*(each.trust for each in additions), *map(origin_of, sent)]
+    trust = lowest(origins, "tool")
+    if not additions and trust == "tool":  # an answer that names nothing counts as a tool's
         return {}
-    trust = lowest((each.trust for each in additions), "tool")
     return {LOWEST_ORIGIN: trust, **({RECALLED_FROM: cast(JSON, found)} if found else {})}
 
 

@@ -3,13 +3,15 @@
 import asyncio
 import re
 import traceback
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from urllib.parse import quote, unquote
 
 from keepthread.apps.proxy.errors import ClientLeft, ProxyError, send_error
+from keepthread.apps.proxy.identity import is_off
 from keepthread.apps.proxy.leaks import check_for_keys
 from keepthread.apps.proxy.relay import (
     HeaderList,
@@ -44,14 +46,16 @@ WHY: Final = "keepthread-why"
 MEMORY: Final = "keepthread-memory"
 
 _AT_ONCE: Final = 4
-"""Requests that ask the memory at the same time.
+"""Requests of a credential that ask the memory at the same time.
 
-If as many are late, others are relayed without it at once.
+If as many are late, its others are relayed without it at once.
 """
 _MAX_LATE: Final = 64 * MIB
-"""Bytes of requests that a late memory may still record; others are not recorded."""
+"""Bytes of requests of a credential that a late memory may still record; others are not."""
+_MAX_LATE_OF_ALL: Final = 256 * MIB
 _SESSION_IN_PATH: Final = re.compile(r"/s/([^/]+)(/.*)?")
-_LARGE: Final = 256 * 1024
+_LARGE: Final = 32 * 1024
+"""Bytes of a request that is read in a thread, so that others continue."""
 _SUCCESS: Final = range(200, 300)
 _JSON_ENCODING: Final = frozenset({b"content-encoding"})
 
@@ -60,9 +64,9 @@ class ReadsRequest(Protocol):
     """Reads a request; None if it is to be relayed as it is."""
 
     def __call__(
-        self, wire: WireName, body: bytes, headers: Mapping[str, str], /
+        self, wire: WireName, body: bytes, headers: Mapping[str, str], addition_key: bytes, /
     ) -> ReadRequest | None:
-        """Return the request as far as it is understood."""
+        """Return the request as far as it is understood, without additions signed with a key."""
         ...
 
 
@@ -108,6 +112,16 @@ class Decided(NamedTuple):
     """The memory's decision, which came too late to add anything."""
 
 
+class _Queue:
+    """The requests of one credential that use the memory: they wait for each other only."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.reading = asyncio.Semaphore(1)
+        self.asking = asyncio.Semaphore(_AT_ONCE)
+        self.late: list[int] = []
+
+
 class Proxy:
     """Relays requests of any client; the credential determines the memory."""
 
@@ -116,8 +130,8 @@ class Proxy:
         self._settings = settings
         self._wires = wires
         self._upstream = UpstreamClient(settings)
-        self._asking = asyncio.Semaphore(_AT_ONCE)
-        self._late: list[int] = []
+        self._queues: dict[str, _Queue] = {}
+        """By credential, while it has requests."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._running: set[asyncio.Event] = set()
 
@@ -208,7 +222,8 @@ class Proxy:
     ) -> None:
         """Relay a request of a conversation, with what the memory adds to it."""
         body = await read_body(receive, self._settings.max_body)
-        decided = await self._decide(request, wire, body, memory, records=where.records)
+        with self._queue(request.secret) as queue:
+            decided = await self._decide(request, wire, body, memory, queue, records=where.records)
         prepared = decided.prepared
         if prepared.state == "unavailable" and self._settings.strict:
             raise _unavailable()
@@ -252,26 +267,30 @@ class Proxy:
         wire: WireName,
         body: bytes,
         memory: MemoryOfProxy,
+        queue: _Queue,
         *,
         records: bool,
     ) -> Decided:
         """Ask the memory what to add; if it fails or is late, nothing is."""
-        if len(body) < _LARGE:
-            read = self._read(request, wire, body)
-        else:  # other streams continue
-            read = await asyncio.to_thread(self._read, request, wire, body)
+        if is_off(request.headers):
+            return Decided(_OFF)
+        key = await self._addition_key(memory)
+        if key is None:
+            return Decided(_UNAVAILABLE)
+        read = await self._read(request, wire, body, key, queue)
         if read is None:
             return Decided(_not_recorded("the request has an unknown form"))
         if read.mode == "off":
-            return Decided(_not_recorded("off"))
-        is_late = len(self._late) >= _AT_ONCE
-        if is_late and sum(self._late) > _MAX_LATE:
+            return Decided(_OFF)
+        is_late = len(queue.late) >= _AT_ONCE
+        late_of_all = sum(size for each in self._queues.values() for size in each.late)
+        if is_late and (sum(queue.late) > _MAX_LATE or late_of_all > _MAX_LATE_OF_ALL):
             return Decided(_UNAVAILABLE)
         patience = 0 if is_late else self._settings.memory_deadline
-        asking = asyncio.create_task(self._ask(memory, read, records, patience))
+        asking = asyncio.create_task(self._ask(memory, read, queue, records, patience))
         done, _ = await asyncio.wait((asking,), timeout=patience)
         if not done:
-            self._wait_for(asking, len(body))
+            self._wait_for(asking, len(read.text), request.secret)
             LOG.warning("the memory timed out: a request is relayed without it")
             return Decided(_UNAVAILABLE, read, asking)
         if error := asking.exception():
@@ -279,30 +298,85 @@ class Proxy:
             return Decided(_UNAVAILABLE)
         return Decided(asking.result(), read)
 
-    def _read(self, request: ClientRequest, wire: WireName, body: bytes) -> ReadRequest | None:
+    async def _addition_key(self, memory: MemoryOfProxy) -> bytes | None:
+        """Return what signs additions; None if the memory fails or is late."""
+        loading = asyncio.create_task(memory.addition_key())
+        done, _ = await asyncio.wait((loading,), timeout=self._settings.memory_deadline)
+        if not done:
+            self._keep(loading)
+            LOG.warning("the memory timed out: a request is relayed without it")
+            return None
+        if error := loading.exception():
+            LOG.warning("the memory failed: %s; a request is relayed without it", _kind(error))
+            return None
+        return loading.result()
+
+    async def _read(
+        self, request: ClientRequest, wire: WireName, body: bytes, key: bytes, queue: _Queue
+    ) -> ReadRequest | None:
+        """Return what a request says; None if it cannot be read: then it is relayed as it is."""
+        encoding = request.headers.get("content-encoding", "")
+
+        def read() -> ReadRequest | None:
+            plain = self._wires.decoded(body, encoding)
+            if plain is None:
+                return None
+            return self._wires.read(wire, plain, request.headers, key)
+
         try:
-            plain = self._wires.decoded(body, request.headers.get("content-encoding", ""))
-            return None if plain is None else self._wires.read(wire, plain, request.headers)
+            if len(body) < _LARGE and not encoding:
+                return read()
+            async with queue.reading:  # in threads, so that others continue
+                return await asyncio.to_thread(read)
+        except ProxyError:
+            raise
         except Exception as error:  # noqa: BLE001 - the request is relayed as it is
             LOG.error("a request cannot be read: %s", _place(error))
             return None
 
     async def _ask(
-        self, memory: MemoryOfProxy, request: ReadRequest, records: bool, patience: float
+        self,
+        memory: MemoryOfProxy,
+        request: ReadRequest,
+        queue: _Queue,
+        records: bool,
+        patience: float,
     ) -> Prepared:
         """Ask the memory; a request that was relayed before its turn came is only recorded."""
         loop = asyncio.get_running_loop()
         until = loop.time() + patience
-        async with self._asking:
+        async with queue.asking:
             if loop.time() >= until:
                 request = replace(request, ends_with_user=False, is_late=True)
             return await memory.prepare(request, records=records)
 
-    def _wait_for(self, asking: "asyncio.Task[Prepared]", size: int) -> None:
+    @contextmanager
+    def _queue(self, credential: str) -> Generator[_Queue]:
+        """Yield the queue of a credential; it is dropped when nothing uses it."""
+        queue = self._queues.setdefault(credential, _Queue())
+        queue.requests += 1
+        try:
+            yield queue
+        finally:
+            self._leave(queue, credential)
+
+    def _leave(self, queue: _Queue, credential: str) -> None:
+        queue.requests -= 1
+        if not queue.requests:
+            del self._queues[credential]
+
+    def _wait_for(self, asking: "asyncio.Task[Prepared]", size: int, credential: str) -> None:
         """Let a late memory operation finish, so that it can still record."""
-        self._late.append(size)
+        queue = self._queues[credential]
+        queue.requests += 1
+        queue.late.append(size)
+
+        def end(_: object) -> None:
+            queue.late.remove(size)
+            self._leave(queue, credential)
+
         self._keep(asking)
-        asking.add_done_callback(lambda _: self._late.remove(size))
+        asking.add_done_callback(end)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self._keep(asyncio.create_task(work))
@@ -324,6 +398,9 @@ class _Exchange:
 
 
 _UNAVAILABLE: Final = Prepared(mode="off", state="unavailable", reason="memory unavailable")
+
+
+_OFF: Final = Prepared(mode="off", state="not-recorded", reason="off")
 
 
 def _not_recorded(reason: str) -> Prepared:

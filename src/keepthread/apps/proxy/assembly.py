@@ -1,6 +1,9 @@
 """Assembly of the proxy: API readers and the owners' memories."""
 
+import hmac
+import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -13,6 +16,7 @@ from keepthread.apps.proxy.sessions import Positions
 from keepthread.apps.proxy.settings import ProxySettings
 from keepthread.apps.proxy.types import AnswerReader, MemoryOfProxy, ReadRequest, WireName
 from keepthread.memory.owner import OwnerMemory
+from keepthread.protocols.server import ServerTables
 from keepthread.text_caches import LeastRecent, register_object
 
 _MEMORIES: Final = 1024
@@ -26,8 +30,10 @@ def build(settings: ProxySettings) -> Proxy:
         url = settings.base_of("anthropic" if wire == "anthropic" else "openai")
         return urlsplit(url).hostname or ""
 
-    def read(wire: WireName, body: bytes, headers: Mapping[str, str], /) -> ReadRequest | None:
-        return read_request(wire, body, headers, provider=host(wire))
+    def read(
+        wire: WireName, body: bytes, headers: Mapping[str, str], addition_key: bytes, /
+    ) -> ReadRequest | None:
+        return read_request(wire, body, headers, provider=host(wire), addition_key=addition_key)
 
     def reader(wire: WireName, streams: bool) -> AnswerReader:
         return answer_reader(wire, streams, provider=host(wire))
@@ -38,8 +44,9 @@ def build(settings: ProxySettings) -> Proxy:
 class Memories:
     """The memories that were used last, by tenant, owner and credential."""
 
-    def __init__(self) -> None:
-        """Start empty."""
+    def __init__(self, tables: ServerTables) -> None:
+        """Start empty; a secret of the tables signs additions."""
+        self._tables = tables
         self._known: LeastRecent[tuple[str, str, str], MemoryOfProxy] = LeastRecent(_MEMORIES)
         self._positions = Positions()
         register_object(self._known)
@@ -49,6 +56,15 @@ class Memories:
         key = (tenant, memory.owner, credential)
         found = self._known.get(key)
         if found is None:
-            found = ProxyMemory(memory, credential, positions=self._positions)
+            found = ProxyMemory(
+                memory,
+                credential,
+                positions=self._positions,
+                addition_key=partial(self._addition_key, tenant, memory.owner),
+            )
             self._known.put(key, found)
         return found
+
+    async def _addition_key(self, tenant: str, owner: str) -> bytes:
+        secret = await self._tables.secret("additions")
+        return hmac.digest(secret, json.dumps([tenant, owner]).encode(), "sha256")

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, cast
 
+from keepthread.apps.proxy.errors import ProxyError
+
 try:
     import zstandard as _zstandard
 except ImportError:  # it comes with the extra `server`
@@ -12,15 +14,24 @@ except ImportError:  # it comes with the extra `server`
 
 _zstd: Final = cast("Any", _zstandard)  # its own types are not complete
 _MOST: Final = 64 * 2**20
-"""Bytes of a body; a small body may unpack to a large one."""
+"""Bytes of a body without its encodings."""
+_FREE: Final = 8 * 2**20
+_MOST_TIMES: Final = 100
+"""How many times larger than what was sent a body of more than `_FREE` bytes may be.
+
+Conversations that repeat the same files shrink to a fiftieth, a body made to fill the memory to a
+thousandth.
+"""
 _GZIP: Final = 16 + zlib.MAX_WBITS
 
 
 def decoded(body: bytes, content_encoding: str, *, limit: int = _MOST) -> bytes | None:
     """Return a body without its content encodings.
 
-    None if one of them is not known here, or the body is damaged or too large.
+    None if one of them is not known here, or the body is damaged. Decoding stops at `limit` bytes,
+    or earlier if little was sent; a larger body raises `ProxyError`.
     """
+    limit = min(limit, max(_FREE, _MOST_TIMES * len(body)))
     for name in reversed([name.strip().lower() for name in content_encoding.split(",")]):
         if name in ("", "identity"):
             continue
@@ -35,9 +46,10 @@ def decoded(body: bytes, content_encoding: str, *, limit: int = _MOST) -> bytes 
 def _inflated(bits: int, body: bytes, limit: int) -> bytes | None:
     decoder = zlib.decompressobj(bits)
     try:
-        found = decoder.decompress(body, limit)
+        found = decoder.decompress(body, limit + 1)
     except zlib.error:
         return None
+    _check_size(found, limit)
     return found if decoder.eof and not decoder.unused_data else None
 
 
@@ -49,7 +61,18 @@ def _unpacked(body: bytes, limit: int) -> bytes | None:
         found = decoder.stream_reader(body, read_across_frames=True).read(limit + 1)
     except _zstd.ZstdError:
         return None
-    return found if len(found) <= limit else None
+    _check_size(found, limit)
+    return found
+
+
+def _check_size(found: bytes, limit: int) -> None:
+    if len(found) > limit:
+        raise ProxyError(
+            413,
+            "too_large",
+            f"without its compression the body is larger than {limit} bytes; send less of the"
+            " history, or send it uncompressed.",
+        )
 
 
 _DECODERS: Final[dict[str, Callable[[bytes, int], bytes | None]]] = {

@@ -66,13 +66,28 @@ def members(text: str, at: int) -> tuple[dict[str, JsonValue], int]:
         at = _after(text, at, ",")
 
 
-def elements(text: str, at: int) -> list[JsonValue]:
-    """Return the elements of the array that begins at a position; raise `ValueError` if none."""
+class TooManyValues(Exception):
+    """A text has more values than may be read of one request."""
+
+
+def check_values(text: str, most: int) -> None:
+    """Raise `TooManyValues` if a text may have more values than `most`, without reading it."""
+    if sum(map(text.count, "{[,")) > most:
+        raise TooManyValues
+
+
+def elements(text: str, at: int, most: int | None = None) -> list[JsonValue]:
+    """Return the elements of the array that begins at a position; raise `ValueError` if none.
+
+    More than `most` raise `TooManyValues`.
+    """
     found: list[JsonValue] = []
     at = _after(text, at, "[")
     if text[at : at + 1] == "]":
         return found
     while True:
+        if most is not None and len(found) >= most:
+            raise TooManyValues
         found.append(_value(text, at))
         at = _after_space(text, found[-1].end)
         if text[at : at + 1] == "]":

@@ -1,16 +1,19 @@
 """The memory of the proxy: it records requests and answers, and decides what is added."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from keepthread.apps.proxy.additions import as_addition, as_history, sources_of
+from keepthread.apps.proxy.additions import as_history, sources_of
+from keepthread.apps.proxy.quoted import signed_addition
 from keepthread.apps.proxy.sessions import LogEnd, Positions, ProxySessions
 from keepthread.apps.proxy.types import Prepared, ProviderAnswer, ReadRequest, UserTurn
 from keepthread.context.ids import derived_id
+from keepthread.context.trust import LOWEST_ORIGIN, origin_of
 from keepthread.errors import InvalidInput, KeepthreadError, Stale, Unavailable
 from keepthread.memory.additions import Addition
 from keepthread.memory.alignment import CUT, chain
@@ -28,6 +31,7 @@ CONTEXT_TOKENS: Final = 8000
 _SKIPPED: Final = 20
 """Maximum number of hidden messages skipped at the end of a log."""
 _MOST_RUNNING: Final = 8
+_KEY_BYTES: Final = 32
 _WAIT: Final = 0.2
 """Seconds that a turn of a thread waits for the answer before it, which is being recorded."""
 
@@ -75,13 +79,15 @@ class ProxyMemory:
         credential: str,
         *,
         positions: Positions | None = None,
+        addition_key: Callable[[], Awaitable[bytes]] | None = None,
         recall_tokens: int = RECALL_TOKENS,
         context_tokens: int = CONTEXT_TOKENS,
     ) -> None:
         """Take the owner's memory.
 
-        `positions` is shared by all requests of a process. Up to `recall_tokens` are added to a
-        turn; a context that is built for a client has up to `context_tokens`.
+        `positions` is shared by all requests of a process. `addition_key` loads what signs
+        additions; without it, only this object recognizes them. Up to `recall_tokens` are added
+        to a turn; a context that is built for a client has up to `context_tokens`.
         """
         self._positions = Positions() if positions is None else positions
         self._under_way: dict[str, dict[str, asyncio.Event]] = {}
@@ -89,8 +95,16 @@ class ProxyMemory:
         self._recording: set[str] = set()
         """Requests whose answers are being recorded."""
         self._sessions = ProxySessions(memory, credential, self._positions)
+        self._load_key = addition_key
+        self._key = b"" if addition_key else secrets.token_bytes(_KEY_BYTES)
         self._recall_tokens = recall_tokens
         self._context_tokens = context_tokens
+
+    async def addition_key(self) -> bytes:
+        """Return what signs additions for this owner; it is always the same."""
+        if not self._key and self._load_key:
+            self._key = await self._load_key()
+        return self._key
 
     async def prepare(self, request: ReadRequest, *, records: bool = True) -> Prepared:
         """Record the newest messages of a request, and decide what is added to it.
@@ -101,6 +115,7 @@ class ProxyMemory:
         if request.mode == "off":
             return _not_recorded(request, "the memory is off for this request")
         try:
+            await self.addition_key()
             if not records:
                 return await self._counted(request)
             return await self._prepare(request)
@@ -179,13 +194,13 @@ class ProxyMemory:
                 last,
                 new_id(),
                 position,
-                sources_of(added.by_turn.values()),
+                sources_of(added.by_turn.values(), messages),
                 added.made,
                 resends,
                 is_new=is_new,
             )
         )
-        return replace(_with_additions(request, session, added), recording=recording)
+        return replace(self._with_additions(request, session, added), recording=recording)
 
     def _begin(self, recording: _Recording) -> _Recording:
         """Register a running request of a thread."""
@@ -226,7 +241,9 @@ class ProxyMemory:
             return _not_recorded(request, "the tokens are counted without the memory")
         end = (await session.refresh()).messages
         added = await self._added(session, request, end + 1)
-        return replace(_with_additions(request, session, added), state="not-recorded", reason="")
+        return replace(
+            self._with_additions(request, session, added), state="not-recorded", reason=""
+        )
 
     async def _align_and_recall(
         self, session: Session, request: ReadRequest, messages: Sequence[Message]
@@ -310,6 +327,19 @@ class ProxyMemory:
             recording=self._begin(_Recording(session, user.seq, new_id(), None, {}, None, False)),
         )
 
+    def _with_additions(self, request: ReadRequest, session: Session, added: _Added) -> Prepared:
+        additions = {
+            digest: signed_addition(each.text, self._key) for digest, each in added.by_turn.items()
+        }
+        return Prepared(
+            mode=request.mode,
+            session=session.id,
+            additions=additions,
+            tokens_added=added.tokens,
+            why=session.id if added.made else None,
+            reason=added.reason,
+        )
+
 
 def _of_turns(additions: Sequence[Addition], turns: Sequence[UserTurn]) -> dict[str, Addition]:
     """Return the additions of turns that a request has."""
@@ -321,19 +351,8 @@ async def _entitle(session: Session) -> None:
     """Title a new session after its first question."""
     with suppress(KeepthreadError):
         first = await session.messages(limit=_SKIPPED)
-        if asked := [message for message in first if message.role == "user"]:
+        if asked := [message for message in first if origin_of(message) == "user"]:
             await entitle(session, asked[0])
-
-
-def _with_additions(request: ReadRequest, session: Session, added: _Added) -> Prepared:
-    return Prepared(
-        mode=request.mode,
-        session=session.id,
-        additions={digest: as_addition(each.text) for digest, each in added.by_turn.items()},
-        tokens_added=added.tokens,
-        why=session.id if added.made else None,
-        reason=added.reason,
-    )
 
 
 async def _append_once(session: Session, messages: Sequence[Message], *, is_late: bool) -> Message:
@@ -371,12 +390,18 @@ def _last_like(messages: Sequence[Message], log: Sequence[Message]) -> Message |
 
 
 def _labeled(request: ReadRequest) -> list[Message]:
-    """Return the messages of a request, the user's with the name that the client gives them."""
+    """Return the messages of a request as they are recorded.
+
+    The user's have the name that the client gives them. They are trusted no more than a tool's:
+    clients also put texts of others into the user's role, in forms that nobody can know.
+    """
     user = request.identity.user
     if not user or len(user) > MAX_ID or not user.isprintable():
-        return [*request.messages]
+        user = None
     return [
-        replace(message, author=user) if message.role == "user" and not message.author else message
+        replace(message, author=message.author or user, meta={LOWEST_ORIGIN: "tool"})
+        if origin_of(message) == "user"
+        else message
         for message in request.messages
     ]
 

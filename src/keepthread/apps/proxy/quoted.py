@@ -4,12 +4,19 @@ They are sent to the model. They are not part of the conversation: they are not 
 not count when a history is compared with an earlier one.
 """
 
+import hmac
 import re
 from typing import Final
 
+from keepthread.apps.proxy.likeness import letters
+from keepthread.context.chat_templates import sendable
+
 ADDITION_STARTS: Final = "<keepthread-memory"
 ADDITION_ENDS: Final = "</keepthread-memory>"
-"""The beginning and the end of each addition, so that one that a client sends back is known."""
+"""The beginning and the end of each addition."""
+_NAME: Final = "keepthread-memory"
+_SIGNATURE: Final = 32
+"""Digits of the signature of an addition."""
 
 _NOTES: Final = (
     "system-reminder",  # Claude Code
@@ -48,11 +55,32 @@ _PRESET: Final = (
 """How answers begin that Aider writes itself to those messages."""
 
 
-def without_additions(text: str) -> str:
-    """Return a text without an addition of the proxy at its end."""
-    if ADDITION_STARTS not in text or not text.rstrip().endswith(ADDITION_ENDS):
+def signed_addition(text: str, key: bytes) -> str:
+    """Return a text as an addition with a signature, so that it is known if it comes back.
+
+    Others can write the same tags, and theirs stay in the conversation.
+    """
+    text = f"\n{sendable(text).replace(_NAME, _NAME.replace('-', ' '))}\n"
+    return f"{_opening(text, key)}{text}{ADDITION_ENDS}"
+
+
+def without_addition(text: str, key: bytes) -> str:
+    """Return a text without the addition at its end that was signed with a key."""
+    end = text.rstrip()
+    if not key or not end.endswith(ADDITION_ENDS):
         return text
-    return text[: text.index(ADDITION_STARTS)].rstrip()
+    start = end.rfind(ADDITION_STARTS)
+    opening, is_open, inner = end[start : -len(ADDITION_ENDS)].partition(">")
+    expected = _opening(inner, key)
+    if start < 0 or not hmac.compare_digest(f"{opening}{is_open}".encode(), expected.encode()):
+        return text
+    return text[:start].rstrip()
+
+
+def _opening(inner: str, key: bytes) -> str:
+    """Return the tag before a text; clients change spaces, so these are not signed."""
+    signature = hmac.digest(key, letters(inner), "sha256").hex()[:_SIGNATURE]
+    return f"{ADDITION_STARTS} id={signature}>"
 
 
 def is_note(text: str) -> bool:
@@ -75,6 +103,6 @@ def is_preset(text: str) -> bool:
     return text.strip() == "Ok." or text.lstrip().startswith(_PRESET)
 
 
-def own_words(text: str) -> str:
-    """Return the user's own part of a text, without notes and additions."""
-    return "" if is_note(text) else without_additions(text)
+def without_notes(text: str, key: bytes) -> str:
+    """Return a text without an addition signed with a key; empty if it is a note."""
+    return "" if is_note(text) else without_addition(text, key)

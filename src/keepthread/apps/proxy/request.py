@@ -1,14 +1,25 @@
 """Reading a client's request, and adding texts to it without changing its other bytes."""
 
 import json
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
+from keepthread.apps.proxy.documents import divide, own_words
+from keepthread.apps.proxy.errors import ProxyError
 from keepthread.apps.proxy.identity import SESSION_HEADER, identify, is_off
-from keepthread.apps.proxy.json_text import JsonValue, document, elements, escaped_text, members
-from keepthread.apps.proxy.quoted import ends_examples, is_preset, own_words
+from keepthread.apps.proxy.json_text import (
+    JsonValue,
+    TooManyValues,
+    check_values,
+    document,
+    elements,
+    escaped_text,
+    members,
+)
+from keepthread.apps.proxy.likeness import letters
+from keepthread.apps.proxy.quoted import ends_examples, is_preset, without_notes
 from keepthread.apps.proxy.types import Mode, ReadRequest, TextPlace, UserTurn, WireName
 from keepthread.context.chat_templates import sendable
 from keepthread.context.wires.anthropic import from_anthropic
@@ -28,8 +39,11 @@ _READERS: Final[Mapping[WireName, Callable[..., list[Message]]]] = {
 }
 _OPERATOR: Final = ("system", "developer")
 _TEXTS: Final = ("text", "input_text", "output_text", "refusal")
-_ASCII_SPACES: Final = b" \t\n\r\v\f\x1c\x1d\x1e\x1f"
 _RESULT: Final = "tool_result"
+MAX_ITEMS: Final = 10_000
+"""The most items of a history, parts of them, and messages that they become."""
+MAX_VALUES: Final = 2_000_000
+"""The most values in the JSON of a request; reading takes about 100 bytes of memory for each."""
 _KEPT_BY_PROVIDER: Final = ("previous_response_id", "conversation")
 
 
@@ -42,21 +56,34 @@ class _History(NamedTuple):
 
 
 def read_request(
-    wire: WireName, body: bytes, headers: Mapping[str, str], *, provider: str = ""
+    wire: WireName,
+    body: bytes,
+    headers: Mapping[str, str],
+    *,
+    provider: str = "",
+    addition_key: bytes = b"",
 ) -> ReadRequest | None:
     """Return what a request says; None if it cannot be read: then it is relayed as it is.
 
-    `headers` have lower-case names. `provider` is the host that the request goes to.
+    A history with too many items raises `ProxyError`: reading it would delay everyone. `headers`
+    have lower-case names. `provider` is the host that the request goes to. Additions that were
+    signed with `addition_key` are not part of the conversation.
     """
     try:
         text = body.decode()
+        check_values(text, MAX_VALUES)
         fields = document(text)
         given = fields[_HISTORY[wire]]
         items = _items(wire, text, given)
+        _check_parts(items)
     except (ValueError, LookupError, RecursionError):
         return None
-    found = _conversation(wire, text, items)
+    except TooManyValues:
+        raise _TOO_MANY from None
+    found = _conversation(wire, text, items, addition_key)
     messages, unread = _messages(wire, found.items, provider)
+    if len(messages) > MAX_ITEMS:
+        raise _TOO_MANY
     values = {name: value.value for name, value in fields.items()}
     leading = _leading(items)
     newest = found.turns[-1].text if found.ends_with_user else ""
@@ -81,7 +108,7 @@ def read_request(
             headers,
             is_one_turn=found.ends_with_user
             and not unread
-            and len(found.items) == 1
+            and len(found.items) == len(messages) == 1
             and found.items == _plain_items(items[leading:]),
         ),
         streams=values.get("stream") is True,
@@ -117,6 +144,14 @@ def _with_history(request: ReadRequest, history: str) -> str:
     return request.text[:start] + history + request.text[end:]
 
 
+_TOO_MANY: Final = ProxyError(
+    413,
+    "too_many_items",
+    f"the history has more than {MAX_ITEMS:,} messages or parts; send less of it, or turn the"
+    " memory off for this request with the header `Keepthread-Mode: off`.",
+)
+
+
 # --- the history ---
 
 
@@ -124,10 +159,18 @@ def _items(wire: WireName, text: str, given: JsonValue) -> list[JsonValue]:
     """Return the items of a history; raise `ValueError` if it is not one."""
     if isinstance(given.value, str) and wire == "openai-responses":
         return [given]
-    items = elements(text, given.start)
+    items = elements(text, given.start, MAX_ITEMS)
     if not all(isinstance(item.value, dict) for item in items):
         raise ValueError("an item of the history is not an object")
     return items
+
+
+def _check_parts(items: Sequence[JsonValue]) -> None:
+    """Raise `TooManyValues` if the items of a history have too many parts and calls."""
+    objects = [cast("Item", item.value) for item in items if not isinstance(item.value, str)]
+    lists = [item.get(name) for item in objects for name in ("content", "tool_calls")]
+    if sum(len(cast("list[object]", x)) for x in lists if isinstance(x, list)) > MAX_ITEMS:
+        raise TooManyValues
 
 
 def _leading(items: Sequence[JsonValue]) -> int:
@@ -151,7 +194,9 @@ def _role(item: Item) -> str:
     return str(item.get("role") or item.get("type"))
 
 
-def _conversation(wire: WireName, text: str, given: Sequence[JsonValue]) -> _History:
+def _conversation(
+    wire: WireName, text: str, given: Sequence[JsonValue], addition_key: bytes
+) -> _History:
     """Return the conversation that a history holds: no system prompts, and no notes of clients."""
     items: list[Item] = []
     turns: list[UserTurn] = []
@@ -167,7 +212,7 @@ def _conversation(wire: WireName, text: str, given: Sequence[JsonValue]) -> _His
             if ends_examples("".join(_texts(item))):
                 items, turns, chain, is_after_note = [], [], sha256(), True
                 continue
-            content = _own_content(item.get("content"))
+            content = _own_content(item.get("content"), addition_key)
             if content is None:
                 is_after_note = True
                 continue
@@ -176,31 +221,37 @@ def _conversation(wire: WireName, text: str, given: Sequence[JsonValue]) -> _His
             continue
         is_after_note = False
         items.append(item)
-        for role, letters, calls in _likeness(item):
-            chain.update(json.dumps([role, calls, len(letters)]).encode() + letters)
-        ends_with_user = _is_question(item)
+        said = _own_words(item)
+        for role, text_letters, calls in _likeness(item, said):
+            chain.update(json.dumps([role, calls, len(text_letters)]).encode() + text_letters)
+        ends_with_user = _is_question(item, said)
         if ends_with_user:
-            said = "\n".join(_texts(item))
             turns.append(UserTurn(chain.hexdigest()[:32], said, _place(wire, text, value)))
     return _History(items, turns, ends_with_user)
 
 
-def _own_content(content: object) -> object | None:
-    """Return only the user's own content; None if nothing is left."""
+def _own_words(item: Item) -> str:
+    """Return the user's own words in an item of the user; of any other, all its text."""
+    text = "\n".join(filter(None, _texts(item)))
+    return own_words(divide(text)) if _role(item) == "user" else text
+
+
+def _own_content(content: object, addition_key: bytes) -> object | None:
+    """Return a content without notes and additions; None if nothing is left."""
     if isinstance(content, str):
-        return own_words(content) or (None if content else content)
+        return without_notes(content, addition_key) or (None if content else content)
     if not isinstance(content, list):
         return content
-    parts = [own for part in cast("list[object]", content) for own in _own_part(part)]
+    parts = [own for part in cast("list[object]", content) for own in _own_part(part, addition_key)]
     return parts if parts or not content else None
 
 
-def _own_part(part: object) -> list[object]:
+def _own_part(part: object, addition_key: bytes) -> list[object]:
     if not isinstance(part, dict):
         return [part]
     item = cast("Item", part)
     said = item.get("text")
-    own = own_words(said) if isinstance(said, str) else said
+    own = without_notes(said, addition_key) if isinstance(said, str) else said
     if own == said:
         return [item]
     return [{**item, "text": own}] if own else []
@@ -224,11 +275,11 @@ def _texts(given: object) -> list[str]:
     return [text for text in texts if isinstance(text, str)]
 
 
-def _likeness(item: Item) -> list[tuple[str, bytes, list[str]]]:
+def _likeness(item: Item, said: str) -> list[tuple[str, bytes, list[str]]]:
     """Return the comparison key of a history: roles, texts, and ids of calls.
 
-    Results of tools are known by their calls, since clients shorten them. Reasoning does not count,
-    since clients drop it.
+    Results of tools are known by their calls, since clients shorten them. Reasoning and documents
+    beside a question do not count, since clients drop them.
     """
     parts = _parts(item.get("content"))
     results = [str(part.get("tool_use_id")) for part in parts if part.get("type") == _RESULT]
@@ -236,29 +287,19 @@ def _likeness(item: Item) -> list[tuple[str, bytes, list[str]]]:
     calls += [str(part.get("id")) for part in parts if part.get("type") == "tool_use"]
     calls += [str(item[name]) for name in ("call_id", "tool_call_id") if item.get(name)]
     is_result = "tool_call_id" in item or "output" in item
-    text = b"" if is_result else _letters("".join(_texts(item)))
+    text = b"" if is_result else letters(said)
     found: list[tuple[str, bytes, list[str]]] = [(_RESULT, b"", [id]) for id in results]
     if text or calls or (_role(item) == "user" and not results):
         found.append((_role(item), text, calls))
     return found
 
 
-def _letters(text: str) -> bytes:
-    """Return a text without its spaces, in composed letters: clients change both."""
-    if text.isascii():  # nearly as fast as copying it: histories are long
-        return text.encode().translate(None, _ASCII_SPACES)
-    letters = "".join(unicodedata.normalize("NFC", text).split())
-    return letters.encode("utf-8", "surrogatepass")
-
-
-def _is_question(item: Item) -> bool:
-    """Return whether an item contains user input: a text or an attachment."""
+def _is_question(item: Item, said: str) -> bool:
+    """Return whether an item contains user input: words of their own, or an attachment."""
     if _role(item) != "user":
         return False
     others = (part for part in _parts(item.get("content")) if part.get("type") not in _TEXTS)
-    return any(text.strip() for text in _texts(item)) or any(
-        part.get("type") != _RESULT for part in others
-    )
+    return bool(said.strip()) or any(part.get("type") != _RESULT for part in others)
 
 
 def _place(wire: WireName, text: str, item: JsonValue) -> TextPlace | None:
@@ -282,13 +323,37 @@ def _messages(wire: WireName, items: Sequence[Item], provider: str) -> tuple[lis
     """Return the messages of a history, and how many items or parts no message can hold."""
     read = _READERS[wire]
     try:
-        return read(items, provider=provider), 0
+        return _divided(read(items, provider=provider)), 0
     except (InvalidInput, RecursionError):
         kept, unread = _readable(read, items)
     try:
-        return read(kept, provider=provider), unread
+        return _divided(read(kept, provider=provider)), unread
     except (InvalidInput, RecursionError):
         return [], len(items)
+
+
+def _divided(messages: Sequence[Message]) -> list[Message]:
+    """Return messages with the documents in those of the user as messages of their origins."""
+    found: list[Message] = []
+    for message in messages:
+        pieces = divide(message.content) if message.role == "user" else []
+        if all(piece.origin == "user" for piece in pieces):
+            found.append(message)
+            continue
+        parts = [
+            replace(message, content=piece.text)
+            if piece.origin == "user"
+            else Message(role="user", content=piece.text, origin=piece.origin)
+            for piece in pieces
+        ]
+        if message.attachments:  # beside the user's words, which are usually the last
+            owner = max(range(len(parts)), key=lambda n: (pieces[n].origin == "user", n))
+            parts = [
+                replace(part, attachments=message.attachments if n == owner else ())
+                for n, part in enumerate(parts)
+            ]
+        found += parts
+    return found
 
 
 def _readable(read: Callable[..., list[Message]], items: Sequence[Item]) -> tuple[list[Item], int]:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from keepthread.apps.proxy.types import ReadRequest
 from keepthread.errors import SessionNotFound
-from keepthread.memory.alignment import CUT, chain, find_match
+from keepthread.memory.alignment import CUT, chain, find_match, is_document
 from keepthread.memory.owner import OwnerMemory
 from keepthread.memory.session import Session
 from keepthread.text_caches import LeastRecent
@@ -134,7 +134,7 @@ class ProxySessions:
             try:
                 session = await self._memory.get_session(id)
             except SessionNotFound:
-                if len(request.messages) > 1 and found:
+                if len(_spoken(request.messages)) > 1 and found:
                     break
                 if best := [each for length, each in found if length == 1]:
                     return Chosen(best[0])  # the first turn repeated before it was answered
@@ -157,15 +157,21 @@ class ProxySessions:
         A log that the history continues agrees. If they differ, it agrees if an answer is the
         same: the client has edited a later message.
         """
+        spoken = _spoken(messages)
         if self._positions.continues(session, messages):
-            return len(messages)
-        log = await _shown(session)
+            return len(spoken)
+        log = _spoken(await _shown(session))
         if not log:
             return 1
-        match = find_match(log, messages)
+        match = find_match(log, spoken)
         if match.length >= len(log) - (log[-1].meta.get(CUT) is True):
             return match.length  # also if the client asks again for an answer that was cut off
         return match.length if match.length > 1 else 0
+
+
+def _spoken(messages: Sequence[Message]) -> list[Message]:
+    """Return messages without documents, which clients add to questions and drop again."""
+    return [message for message in messages if not is_document(message)]
 
 
 async def _shown(session: Session) -> list[Message]:

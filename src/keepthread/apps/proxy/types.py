@@ -125,6 +125,10 @@ class AnswerReader(Protocol):
 class MemoryOfProxy(Protocol):
     """The memory of one owner, as the proxy uses it."""
 
+    async def addition_key(self) -> bytes:
+        """Return what signs additions for this owner; it is always the same."""
+        ...
+
     async def prepare(self, request: ReadRequest, *, records: bool = True) -> Prepared:
         """Record the newest messages of a request, and decide what is added to it.
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, cast
 from keepthread.context.hidden import opens_turn
 from keepthread.context.ranges import merged
 from keepthread.context.sources import RECALLED_FROM, WRITTEN_FROM, Shown
-from keepthread.context.trust import is_note, lowest, origin_of, trust_in
+from keepthread.context.trust import is_note, lowest, noted_trust, origin_of, trust_in
 from keepthread.errors import InvalidInput
 from keepthread.memory.material import marks_of, position_key
 from keepthread.protocols import Store
@@ -33,15 +33,17 @@ _END: Final = re.compile(r"\[end of quote, delimiter \w+\]\s*$")
 def trust_of(message: Message, turn: Iterable[Message], *, owner: str, subject: str = "") -> Origin:
     """Return the trust of a message about a subject.
 
-    An author other than the owner is trusted about themselves; about anybody else, the message
-    counts as an assistant's. Names must match exactly: in a shared channel people choose their own.
+    It is never higher than the message itself says: a program that relays messages does not know
+    who wrote them. An author other than the owner is trusted about themselves; about anybody else,
+    the message counts as an assistant's. Names must match exactly: in a shared channel people
+    choose their own.
     """
     origin = origin_of(message)
     if origin == "assistant":
         return lowest((origin_of(m) for m in turn if not is_receipt(m)), trust_in(message))
     if origin == "user" and (message.author or owner) not in (owner, subject):
-        return "assistant"
-    return origin
+        return lowest(["assistant"], noted_trust(message) or origin)
+    return lowest([origin], noted_trust(message) or origin)
 
 
 def is_receipt(message: Message) -> bool:

@@ -83,7 +83,8 @@ async def proxy(
         async with open_memory(call, outbox=_outbox(call)) as memory:
             memory.counter.count(_WORD)  # its vocabulary takes longer than the memory may
             mine = memory.for_owner(call.owner)
-            yield memories().of(mine, call.tenant, local.CREDENTIAL)
+            tables = memory.store.server_tables()
+            yield memories(tables).of(mine, call.tenant, local.CREDENTIAL)
 
     work = local.Local(
         build=build,
