@@ -284,3 +284,26 @@ def test_a_response_that_lists_no_output_at_its_end_has_what_came_before() -> No
 def test_a_response_in_the_background_is_not_an_answer_yet() -> None:
     body = json.dumps({"status": "queued", "output": []}).encode()
     assert read("openai-responses", body, streams=False) is None
+
+
+def test_a_response_that_reached_its_limit_of_tokens_is_complete() -> None:
+    call = {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": "{}"}
+    item = {
+        "type": "message",
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": "Hi"}],
+    }
+    events = [
+        *(
+            {"type": "response.output_item.done", "output_index": n, "item": each}
+            for n, each in enumerate((item, call))
+        ),
+        {
+            "type": "response.incomplete",
+            "response": {"status": "incomplete", "output": [item, call]},
+        },
+    ]
+    answer = read("openai-responses", sse(events))
+    assert answer is not None
+    assert answer.complete
+    assert [each.id for m in answer.messages for each in m.tool_calls] == ["c1"]

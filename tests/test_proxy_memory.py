@@ -21,7 +21,7 @@ from keepthread.apps.proxy.types import (
     TextPlace,
     UserTurn,
 )
-from keepthread.errors import Unavailable
+from keepthread.errors import Conflict, Unavailable
 from keepthread.memory import additions
 from keepthread.memory.alignment import chain
 from keepthread.protocols import Store
@@ -341,6 +341,54 @@ async def test_an_answer_is_trusted_no_more_than_what_its_request_quoted(searche
     await mine.record(plain, said("Hm."))
     stored = await (await session_of(searched, plain)).messages()
     assert "lowest_origin" not in stored[-1].meta
+
+
+async def test_an_answer_to_an_addition_is_trusted_no_more_than_a_tool(searched: Memory) -> None:
+    """The client's own history may hold pages and results that nobody marks."""
+    session = await searched.for_owner("ann").session("diary")
+    await session.append(replace(user(f"I noted: {SECRET}."), origin="user"))
+    mine = proxy(searched)
+    first = await mine.prepare(request([user("What is the code of the cellar?")]))
+    assert SECRET in str(first.additions)
+    assert {each.trust for each in await (await session_of(searched, first)).additions()} == {
+        "user"
+    }
+    await mine.record(first, said("It is quetzal-4711."))
+    stored = await (await session_of(searched, first)).messages()
+    assert stored[-1].meta["lowest_origin"] == "tool"
+
+
+async def test_an_answer_that_was_cut_off_goes_with_what_it_was_written_from(
+    searched: Memory,
+) -> None:
+    noted = await diary(searched)
+    mine = proxy(searched)
+    first = await mine.prepare(request([user("What is the code of the cellar?")]))
+    assert SECRET in str(first.additions)
+    await mine.record(first, said("It is quetzal-47", complete=False))
+    session = await session_of(searched, first)
+    cut = (await session.messages())[-1]
+    assert (cut.meta["truncated"], cut.meta["lowest_origin"]) == (True, "tool")
+    await searched.for_owner("ann").forget(session="diary", message=noted, answers=True)
+    assert "quetzal-47" not in str([m.content for m in await session.messages()])
+
+
+async def test_an_answer_that_cannot_be_recorded_delays_no_later_turn(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = proxy(over(store))
+    first = await mine.prepare(request([user("hi")], mode="thread"))
+
+    async def refuse(*_: object, **__: object) -> None:
+        raise Conflict("another answer has this id")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "add_answer", refuse)
+        with pytest.raises(Conflict):
+            await mine.record(first, said("hello"))
+    async with asyncio.timeout(20):
+        later = await mine.prepare(request([user("more")], mode="thread"))
+    assert later.state == "recorded"
 
 
 async def test_a_session_is_named_by_its_first_question_until_that_is_forgotten(

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keepthread.apps.proxy.app import client_request
 from keepthread.apps.proxy.errors import ProxyError
 from keepthread.apps.proxy.routes import check_path, destination
 from keepthread.apps.proxy.settings import ProxySettings
@@ -75,8 +76,10 @@ async def test_headers_pass_except_those_of_the_connection_and_of_keepthread() -
                 "Keepthread-Session": "trip-7",
                 "Keepthread-Key": TOKEN,
                 "X-Copy": f"a {TOKEN} b",
-                "Connection": "keep-alive, x-hop",
+                "Connection": "keep-alive, x-hop,X-Private ,\tX-TWO",
                 "X-Hop": "one",
+                "x-private": "two",
+                "X-two": "three",
                 "TE": "trailers",
             },
         )
@@ -85,7 +88,7 @@ async def test_headers_pass_except_those_of_the_connection_and_of_keepthread() -
         assert headers["x-unknown"] == "kept"
         assert headers["host"] == f"127.0.0.1:{world.upstream.port}"
         assert not [name for name in headers if name.startswith("keepthread-")]
-        assert not {"x-copy", "x-hop", "te"} & headers.keys()
+        assert not {"x-copy", "x-hop", "x-private", "x-two", "te"} & headers.keys()
         assert TOKEN not in world.upstream.requests[-1].head
         assert response.headers.get_list("keepthread-session") == ["trip"]
 
@@ -441,6 +444,33 @@ async def test_a_memory_that_hangs_delays_only_some_requests() -> None:
         assert memory.waits is not None
         memory.waits.set()
         assert len(await world.recorded()) == 20
+
+
+async def test_a_credential_whose_memory_hangs_does_not_delay_another() -> None:
+    hanging, other = FixedMemory(waits=asyncio.Event()), FixedMemory("<added>")
+    async with proxy_world(answering(b"END"), hanging, memory_deadline=0.01) as world:
+        for _ in range(9):
+            assert (await world.post(CHAT)).headers["keepthread-memory"] == "unavailable"
+        sent: list[Any] = []
+        parts = [{"type": "http.request", "body": b'"Q"'}]
+
+        async def receive() -> Any:
+            if not parts:  # the client stays until it has the answer
+                await asyncio.Event().wait()
+            return parts.pop()
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {"method": "POST", "headers": [(b"host", b"localhost")]}
+        request = client_request(scope, CHAT, secret="another credential")
+        await world.proxy.serve(request, other, receive, send)
+        assert dict(sent[0]["headers"])[b"keepthread-memory"] == b"recorded"
+        assert b"<added>" in world.upstream.requests[-1].body
+        assert hanging.waits is not None
+        hanging.waits.set()
+        await world.recorded()
+        assert world.proxy._queues == {}
 
 
 async def test_closing_waits_for_recordings_but_not_forever() -> None:

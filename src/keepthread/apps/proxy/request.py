@@ -321,39 +321,45 @@ def _place(wire: WireName, text: str, item: JsonValue) -> TextPlace | None:
 
 def _messages(wire: WireName, items: Sequence[Item], provider: str) -> tuple[list[Message], int]:
     """Return the messages of a history, and how many items or parts no message can hold."""
-    read = _READERS[wire]
     try:
-        return _divided(read(items, provider=provider)), 0
+        return _divided(wire, items, provider), 0
     except (InvalidInput, RecursionError):
-        kept, unread = _readable(read, items)
+        kept, unread = _readable(_READERS[wire], items)
     try:
-        return _divided(read(kept, provider=provider)), unread
+        return _divided(wire, kept, provider), unread
     except (InvalidInput, RecursionError):
         return [], len(items)
 
 
-def _divided(messages: Sequence[Message]) -> list[Message]:
-    """Return messages with the documents in those of the user as messages of their origins."""
-    found: list[Message] = []
-    for message in messages:
-        pieces = divide(message.content) if message.role == "user" else []
-        if all(piece.origin == "user" for piece in pieces):
-            found.append(message)
-            continue
-        parts = [
-            replace(message, content=piece.text)
-            if piece.origin == "user"
-            else Message(role="user", content=piece.text, origin=piece.origin)
-            for piece in pieces
-        ]
-        if message.attachments:  # beside the user's words, which are usually the last
-            owner = max(range(len(parts)), key=lambda n: (pieces[n].origin == "user", n))
-            parts = [
-                replace(part, attachments=message.attachments if n == owner else ())
-                for n, part in enumerate(parts)
-            ]
-        found += parts
-    return found
+def _divided(wire: WireName, items: Sequence[Item], provider: str) -> list[Message]:
+    """Return the messages of items; documents in the user's role are messages of their own."""
+    read = _READERS[wire]
+    if wire != "anthropic":
+        messages = read(items, provider=provider)
+        return [each for message in messages for each in _pieces([message])]
+    # Of this API, an item may become several messages; a document may be in several of its parts.
+    return [each for item in items for each in _pieces(read([item], provider=provider))]
+
+
+def _pieces(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages of one item with each document as a message of its origin."""
+    said = [message for message in messages if message.role == "user"]
+    pieces = divide("\n".join(message.content for message in said if message.content))
+    if all(piece.origin == "user" for piece in pieces):
+        return [*messages]
+    parts = [
+        Message(role="user", content=piece.text, author=said[0].author)
+        if piece.origin == "user"
+        else Message(role="user", content=piece.text, origin=piece.origin)
+        for piece in pieces
+    ]
+    attached = tuple(each for message in said for each in message.attachments)
+    # They are beside the user's words, which are usually the last.
+    place = max(range(len(parts)), key=lambda n: (pieces[n].origin == "user", n))
+    parts[place] = replace(parts[place], attachments=attached)
+    at = messages.index(said[0])
+    others = [message for message in messages if message.role != "user"]
+    return [*others[:at], *parts, *others[at:]]
 
 
 def _readable(read: Callable[..., list[Message]], items: Sequence[Item]) -> tuple[list[Item], int]:
