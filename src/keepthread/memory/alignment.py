@@ -23,6 +23,8 @@ from keepthread.protocols import Store
 from keepthread.types import Hidden, Message, SessionKey
 
 _PAGE: Final = 500
+SLICE: Final = 500
+"""Messages that are appended in one step, which nothing interrupts."""
 _MOST_PLACES: Final = 100
 """Maximum positions at which a truncated history is searched; newest first."""
 _SURE: Final = 2
@@ -87,10 +89,12 @@ async def align(
     """Hide messages that a history lacks, and append those that the log lacks.
 
     `compared` are the given messages in stored form. Each step fails if another process wrote in
-    the meantime; then everything is compared again. If the process dies between hiding and
-    appending, the next call appends.
+    the meantime; then everything is compared again. Many messages are appended in several steps, so
+    that others get their turns. If the process dies before all are appended, the next call appends
+    the rest.
     """
     hidden: list[Hidden] = []
+    appended: list[Message] = []
     while True:
         known = await read_ranges(store, session)
         log = await _shown(store, session, known.ranges, known.head.messages)
@@ -104,13 +108,13 @@ async def align(
             if match.end < len(log):
                 first = log[match.end].seq
                 hidden.append(await hide_from(store, session, first, REWOUND, known))
-            appended = await append(rest, known.head.messages) if rest else []
+            for start in range(0, len(rest), SLICE):
+                end = known.head.messages + start
+                appended += await append(rest[start : start + SLICE], end)
         except Stale:
             continue
-        if appended:
-            last = appended[-1].seq
-        else:
-            last = log[match.end - 1].seq if given and match.end else 0
+        newest = appended if rest else log[: match.end] if given else []
+        last = newest[-1].seq if newest else 0
         return Aligned(len(match.known), tuple(hidden), tuple(appended), last)
 
 

@@ -16,7 +16,7 @@ from keepthread.context.ids import derived_id
 from keepthread.context.trust import LOWEST_ORIGIN, origin_of
 from keepthread.errors import InvalidInput, KeepthreadError, Stale, Unavailable
 from keepthread.memory.additions import Addition
-from keepthread.memory.alignment import CUT, chain
+from keepthread.memory.alignment import CUT, SLICE, chain
 from keepthread.memory.owner import OwnerMemory
 from keepthread.memory.session import Session, entitle
 from keepthread.stores.codec import new_id
@@ -259,7 +259,7 @@ class ProxyMemory:
             last = known.head + len(rest)
             added, stored = await asyncio.gather(
                 self._added(session, request, last, known.added),
-                session.append(*rest, expect=known.head),
+                _append(session, rest, known.head),
                 return_exceptions=True,
             )
             if isinstance(added, BaseException):
@@ -339,6 +339,12 @@ class ProxyMemory:
             why=session.id if added.made else None,
             reason=added.reason,
         )
+
+
+async def _append(session: Session, messages: Sequence[Message], head: int) -> None:
+    """Append messages to a log that ends at a position, a slice at a time: others continue."""
+    for start in range(0, len(messages), SLICE):
+        await session.append(*messages[start : start + SLICE], expect=head + start)
 
 
 def _of_turns(additions: Sequence[Addition], turns: Sequence[UserTurn]) -> dict[str, Addition]:
