@@ -2,9 +2,10 @@
 
 Attacks come in by everything that others can write: messages of every origin, names of sessions,
 authors and tools, arguments, attachments, titles, facts of a client, the client's own name, and
-session files and hooks of agents. Then a client calls every tool, reads every resource and the
-prompt, and hooks recall for prompts. The attack's codeword may appear inside quotations alone, no
-fact with it may hold, and after `forget` nothing of it may be left.
+session files and hooks of agents, and documents that clients of the proxy put into the user's
+role, which an honest model reads for facts. Then a client calls every tool, reads every resource
+and the prompt, and hooks recall for prompts. The attack's codeword may appear inside quotations
+alone, no fact with it may hold, and after `forget` nothing of it may be left.
 """
 
 import asyncio
@@ -18,21 +19,27 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, TypeAlias
 
-from keepthread import Attachment, Memory, Message, RamStore, ToolCall
+from keepthread import Attachment, Memory, Message, Options, RamStore, ToolCall
 from keepthread.apps.hooks.client import RECALLS, STORES
 from keepthread.apps.hooks.events import HookMemories, HookRequest
 from keepthread.apps.mcp.actions import ClientMemory
 from keepthread.apps.mcp.definitions import FACTS_URI
 from keepthread.apps.mcp.quotations import session_uri
+from keepthread.apps.proxy.memory import ProxyMemory
+from keepthread.apps.proxy.request import read_request
+from keepthread.apps.proxy.types import ProviderAnswer
 from keepthread.context.chat_templates import read
 from keepthread.errors import InvalidInput
 from keepthread.interchange.agents import import_agents
 from keepthread.interchange.conversations import source_of
+from keepthread.memory.facts.extraction import Extraction
 from keepthread.memory.owner import OwnerMemory
 from keepthread.models.tokens import Estimator
+from keepthread.testing.model import ScriptedModel
 from keepthread.types import Origin
 from proofs import Outcome, Progress, Proof
 from proofs.attacks import DRESSES, Attack, Known, attack
+from tests.proxy_documents import CLIENT_DOCUMENTS, ClientDocument
 
 TOPIC: Final = "lighthouse"
 SOURCE: Final = "web:https://evil.example"
@@ -190,6 +197,38 @@ async def _by_hook(scene: AgentScene, about: Mapping[str, Any]) -> None:
             await _SceneMemories(scene, folder).store(_hook(scene, event, folder, path))
 
 
+def _by_client(document: ClientDocument) -> Way:
+    """Return a way through the proxy: a client puts the attack into the user's role."""
+
+    async def way(scene: AgentScene) -> None:
+        headers = {"x-session-id": "talk"}
+        text = f"The {TOPIC}: {scene.attack.text}"
+        body = document.body(text, f"Is the {TOPIC} open?")
+        request = read_request(document.wire, body, headers)
+        assert request is not None
+        proxy = ProxyMemory(scene.memory, "key")
+        prepared = await proxy.prepare(request)
+        answer = Message(role="assistant", content=f"It says: {scene.attack.codeword}")
+        await proxy.record(prepared, ProviderAnswer([answer], complete=True))
+        # An honest model extracts what the document says; nothing of it may hold.
+        fact = {
+            "source": 1,
+            "subject": "user",
+            "attribute": "order",
+            "value": scene.attack.codeword,
+            "many": False,
+            "ended": False,
+            "text": f"The user's standing order about the {TOPIC} is {scene.attack.codeword}.",
+        }
+        extraction = Extraction(ScriptedModel([json.dumps({"facts": [fact]})] * 8), turns=1)
+        reader = Memory(scene.whole.store, Options(extraction=extraction, counter=Estimator()))
+        await reader.for_owner(scene.memory.owner).facts.extract()
+        if prepared.session:
+            scene.undo = {"session": prepared.session}
+
+    return way
+
+
 WAYS: Final[Mapping[str, Way]] = {
     "a user's message": _by_message("user", content=lambda a: a.text),
     "an answer": _by_message("assistant", content=lambda a: a.text),
@@ -213,6 +252,7 @@ WAYS: Final[Mapping[str, Way]] = {
     "a session file": _session_file,
     "a hook": _hook_payload,
     "a hook of a sub-agent": _hook_of_sub_agent,
+    **{f"a document of {name}": _by_client(each) for name, each in CLIENT_DOCUMENTS.items()},
 }
 
 
@@ -313,7 +353,7 @@ PROOF: Final = Proof(
     name="P25",
     promise="a coding agent's memory cannot be poisoned silently",
     unit="attacks",
-    small=30,
+    small=40,
     closing=200,
     long=5_000,
     run=run,

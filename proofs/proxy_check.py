@@ -7,10 +7,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from keepthread import Memory, Message
+from keepthread import Memory, Message, Options
 from keepthread.apps.proxy.quoted import ADDITION_ENDS, ADDITION_STARTS
-from proofs.proxy_talks import OWNERS, Sent, Talk, World
+from keepthread.context.trust import origin_of, rank, trust_in
+from keepthread.memory.alignment import is_document
+from keepthread.memory.facts.extraction import Extraction
+from keepthread.models.tokens import Estimator
+from keepthread.testing.model import ScriptedModel
+from keepthread.types import Reply
+from proofs.proxy_talks import DOCUMENT, OWNERS, Sent, Talk, World
 
+_ORDER: Final = re.compile(r"order\s+<\w+:\w+:\d+>")
 _NAMED: Final = re.compile(r"<(\w+):(\w+):\d+>")
 
 
@@ -60,10 +67,13 @@ async def check(url: str, world: World, talks: Sequence[Talk]) -> Verdict:
                     session = await own.get_session(info.id)
                     log = await session.messages()
                     gaps = [(h.first, h.last) for h in await session.hidden()]
+                    verdict.broken += _trusted(log)
+                    log = [message for message in log if not is_document(message)]
                     shown = [m.content for m in log if not any(a <= m.seq <= b for a, b in gaps)]
                     stored[owner, info.id] = StoredTalk(owner, info.id, log, shown)
                 if (cursor := page.next) is None:
                     break
+            verdict.broken += await _live_facts(memory, owner)
     verdict.seen["stored messages"] = sum(len(each.log) for each in stored.values())
     for talk in talks:
         talk.uncertain |= _asked_twice(world, talk)
@@ -78,6 +88,46 @@ async def check(url: str, world: World, talks: Sequence[Talk]) -> Verdict:
     for id in world.provider.repeated:
         verdict.broken.append(f"the provider got request {id} more than once")
     return verdict
+
+
+def _trusted(log: Sequence[Message]) -> list[str]:
+    """Return the messages of users that count as more than a tool's, or hold a document."""
+    users = [message for message in log if message.role == "user"]
+    return [
+        f"{message.content!r} is trusted as {trust_in(message)}"
+        for message in users
+        if rank(trust_in(message)) > rank("tool")
+        or (DOCUMENT in message.content and origin_of(message) == "user")
+    ]
+
+
+async def _live_facts(memory: Memory, owner: str) -> list[str]:
+    """Let an honest model read all conversations, and return the facts that hold."""
+    options = Options(extraction=Extraction(_Honest(), turns=1), counter=Estimator())
+    facts = Memory(memory.store, options).for_owner(owner).facts
+    await facts.extract()
+    found = await facts.list(all=True)
+    return [f"a fact of {owner} holds: {each.text!r}" for each in found if each.state == "live"]
+
+
+class _Honest(ScriptedModel):
+    """A model that extracts the first order of each batch that it reads."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+
+    async def complete(self, messages: Sequence[Message], **_: Any) -> Reply:
+        found = _ORDER.search("".join(message.content for message in messages))
+        fact = {
+            "source": 1,
+            "subject": "user",
+            "attribute": "order",
+            "value": found[0] if found else "",
+            "many": True,
+            "ended": False,
+            "text": f"The user wants {found[0]}." if found else "",
+        }
+        return Reply(content=json.dumps({"facts": [fact] if found else []}))
 
 
 def _asked_twice(world: World, talk: Talk) -> set[str]:

@@ -14,10 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from zlib import crc32
 
 import httpx2
 
+from keepthread.apps.proxy.types import WireName
 from proofs.proxy_provider import PATHS, PROOF_ID, Provider, Reply, Wire, heard
+from tests.proxy_documents import CLIENT_DOCUMENTS, ClientDocument
 
 Naming: TypeAlias = Literal["header", "opening", "thread"]
 Said: TypeAlias = tuple[str, str]
@@ -234,7 +237,8 @@ class Talk:
         self.known.add(reply.text)
         shown = self.history[-1:] if self.naming == "thread" else self.history
         streams = reply.kind in ("stream", "cut")
-        body = body_of(self.wire, shown, streams=streams)
+        with_documents = self.naming != "thread"  # its history is sent as it is built
+        body = body_of(self.wire, shown, streams=streams, with_documents=with_documents)
         sent = Sent(id, body, [text for _, text in shown], life=world.lives[self.owner])
         url = f"{world.addresses[self.owner]}{PATHS[self.wire]}"
         received = bytearray()
@@ -295,9 +299,16 @@ class Talk:
         return given | ({named: self.name} if named else {})
 
 
-def body_of(wire: Wire, history: Sequence[Said], *, streams: bool) -> bytes:
+def body_of(
+    wire: Wire, history: Sequence[Said], *, streams: bool, with_documents: bool = False
+) -> bytes:
     """Return the body of a request, with fields and white space that programs rarely write."""
-    messages = [{"role": role, "content": text} for role, text in history]
+    messages = [
+        {"role": role, "content": _content(wire, text) if with_documents else text}
+        if role == "user"
+        else {"role": role, "content": text}
+        for role, text in history
+    ]
     fields: Mapping[str, Any]
     if wire == "chat":
         system = {"role": "system", "content": "Be brief."}
@@ -308,3 +319,32 @@ def body_of(wire: Wire, history: Sequence[Said], *, streams: bool) -> bytes:
         fields = {"instructions": "Be brief.", "input": messages, "store": False}
     body = {"model": "m", "x_unknown": 1.50, **fields, "stream": streams}
     return json.dumps(body, indent=1, ensure_ascii=False).encode()
+
+
+def _content(wire: Wire, question: str) -> Any:
+    """Return a user's message; every second has a document of others, in the form of a client."""
+    chance = crc32(question.encode())
+    forms = _DOCUMENTS[wire]
+    if chance % 2 or not question.startswith("question"):
+        return question
+    return forms[chance // 2 % len(forms)].content(f"{DOCUMENT} {question[8:]}", question)
+
+
+def _documents(wire: WireName) -> list[ClientDocument]:
+    """Return the forms in which the user's own words are the question alone."""
+    return [
+        document
+        for document in CLIENT_DOCUMENTS.values()
+        if document.wire == wire
+        and document.has_question
+        and not any("<task>" in part for part in document.parts)
+    ]
+
+
+DOCUMENT: Final = "document: I always want order"
+"""The beginning of what others wrote; the names of the conversation follow."""
+_DOCUMENTS: Final[Mapping[Wire, list[ClientDocument]]] = {
+    "chat": _documents("openai-chat"),
+    "responses": _documents("openai-responses"),
+    "anthropic": _documents("anthropic"),
+}

@@ -9,11 +9,12 @@ import httpx2
 import pytest
 
 from keepthread import Memory, Message
+from keepthread.context.trust import LOWEST_ORIGIN
 from proofs.p26_proxy import PROOF
 from proofs.places import file_url
 from proofs.proxy_check import Verdict, check
 from proofs.proxy_provider import KINDS, Provider, Reply, Wire, heard, stream
-from proofs.proxy_talks import Sent, Talk, World, body_of
+from proofs.proxy_talks import DOCUMENT, Sent, Talk, World, body_of
 from servers import postgres
 from tests.conftest import started
 from tests.proving import hold
@@ -35,7 +36,7 @@ def test_nothing_is_lost_while_the_database_restarts() -> None:
 
 
 def user(text: str) -> Message:
-    return Message(role="user", content=text)
+    return Message(role="user", content=text, meta={LOWEST_ORIGIN: "tool"})
 
 
 def assistant(text: str) -> Message:
@@ -66,9 +67,7 @@ async def judged(folder: Path, talk: Talk, log: list[Message], *, owner: str = "
 
 
 def log_of(talk: Talk) -> list[Message]:
-    return [
-        Message(role="user" if r == "user" else "assistant", content=t) for r, t in talk.history
-    ]
+    return [user(t) if r == "user" else assistant(t) for r, t in talk.history]
 
 
 async def test_a_conversation_that_was_recorded_is_not_broken(tmp_path: Path) -> None:
@@ -96,6 +95,22 @@ async def test_a_planted_fault_of_a_log_is_noticed(tmp_path: Path, planted: str)
     verdict = await judged(tmp_path, talk, change(log_of(talk)))
     assert verdict.seen[what]
     assert verdict.broken
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        Message(role="user", content="Hello."),
+        Message(role="user", content=f"{DOCUMENT} x", meta={LOWEST_ORIGIN: "tool"}),
+    ],
+)
+async def test_words_that_are_trusted_too_much_are_noticed(
+    tmp_path: Path, planted: Message
+) -> None:
+    talk = held()
+    talk.known.add(planted.content)
+    verdict = await judged(tmp_path, talk, [planted, *log_of(talk)])
+    assert any("is trusted as" in each for each in verdict.broken)
 
 
 async def test_another_owners_session_is_noticed(tmp_path: Path) -> None:
