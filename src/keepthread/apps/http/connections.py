@@ -50,7 +50,9 @@ class StrictLines(ReceiveBuffer):
             return None
         lines = self._extract(end + 4)[:-4].split(b"\r\n")
         if any(b"\n" in line or line.startswith((b" ", b"\t")) for line in lines):
-            raise h11.LocalProtocolError("a line is folded, or ends without CR")
+            raise h11.LocalProtocolError(
+                "a header continues on a second line, or a line ends without CR"
+            )
         return lines
 
 

@@ -1,4 +1,4 @@
-"""What the proxy makes of quotations and contexts: sources of answers, and histories."""
+"""Metadata of answers, and histories, which the proxy makes from quotations and contexts."""
 
 import json
 from collections.abc import Collection, Sequence
