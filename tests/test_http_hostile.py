@@ -306,7 +306,7 @@ async def test_a_full_server_answers_503_and_health_checks() -> None:
 
 async def test_connections_that_proved_nothing_make_room_first() -> None:
     """Then those without a request, and then those whose body does not end."""
-    async with listening(protocol={**FEW, "body_seconds": 0.0}) as server:
+    async with listening(protocol={**FEW, "body_seconds": 0.0, "proof_seconds": 0.0}) as server:
         key = await key_of(server)
         idle = b"GET /v1/who HTTP/1.1\r\n" + HEAD + key + b"\r\n\r\n"
         begun = request(b"POST /v1/notes/a", key, JSON, b"Content-Length: 99", body=b"{")

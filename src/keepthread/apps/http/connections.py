@@ -9,8 +9,8 @@ a spare place, in which health checks are served and all others get 503.
 
 import asyncio
 import json
+import math
 import re
-from itertools import islice
 from typing import Any, Final
 
 import h11
@@ -23,6 +23,8 @@ from keepthread.apps.http.problems import MEDIA_TYPE, Problem
 HEAD_SECONDS: Final = 10.0
 SPARE_SECONDS: Final = 2.0
 """For the head of a request in a spare place."""
+PROOF_SECONDS: Final = 1.0
+"""Seconds in which a new connection is worth more than one that is idle: its key is being read."""
 BODY_SECONDS: Final = 5.0
 """Seconds after which an unfinished body makes room for a new connection."""
 MAX_CONNECTIONS: Final = 512
@@ -77,6 +79,7 @@ class BoundedProtocol(H11Protocol):
     """HTTP/1.1 with a deadline for the head of each request, and a bound on connections."""
 
     head_seconds = HEAD_SECONDS
+    proof_seconds = PROOF_SECONDS
     body_seconds = BODY_SECONDS
     max_connections = MAX_CONNECTIONS
     spare = SPARE
@@ -88,16 +91,18 @@ class BoundedProtocol(H11Protocol):
         self.conn = StrictConnection(config.h11_max_incomplete_event_size)
         self._place = Place(self._rank)
         self.began = 0.0
-        """When the request that is in progress began."""
+        """When its last request began, or the connection itself."""
         self.app_state = {**self.app_state, PLACE: self._place}
 
     def connection_made(self, transport: Any) -> None:
         """Take a connection; if there are too many, another makes room, or it is a spare one."""
         super().connection_made(transport)
+        self.began = self.loop.time()
         ranks = _ranks_of(self.server_state)
         if len(self.connections) - len(ranks.spare) > self.max_connections:
             # It closes later, and other connections may arrive until then.
-            dropped = ranks.pop_least(self.loop.time() - self.body_seconds)
+            now = self.loop.time()
+            dropped = ranks.pop_least(now - self.proof_seconds, now - self.body_seconds)
             if dropped is None:
                 self._place.is_spare = True
                 dropped = next(iter(ranks.spare), None) if len(ranks.spare) >= self.spare else None
@@ -193,19 +198,23 @@ class _Ranks:
         for rank in (self.spare, self.unproven, self.idle, self.unfinished):
             rank.pop(connection, None)
 
-    def pop_least(self, until: float) -> BoundedProtocol | None:
+    def pop_least(self, unproven: float, unfinished: float) -> BoundedProtocol | None:
         """Take out the least valuable connection; None if all have a request that runs.
 
-        Bodies count as unfinished if their requests began before a time.
+        Those without a credential go before idle ones, and those with a body that does not end at
+        all, if they began before these times.
         """
-        for rank in (self.unproven, self.idle):
-            for connection in islice(rank, 1):
-                del rank[connection]
-                return connection
-        for connection in islice(self.unfinished, 1):
-            if connection.began <= until:
-                del self.unfinished[connection]
-                return connection
+        ranks = (
+            (self.unproven, unproven),
+            (self.idle, math.inf),
+            (self.unproven, math.inf),
+            (self.unfinished, unfinished),
+        )
+        for rank, until in ranks:
+            oldest = next(iter(rank), None)
+            if oldest is not None and oldest.began <= until:
+                del rank[oldest]
+                return oldest
         return None
 
 
