@@ -51,7 +51,7 @@ class StrictLines(ReceiveBuffer):
             self._multiple_lines_search = max(0, len(self._data) - 3)
             return None
         lines = self._extract(end + 4)[:-4].split(b"\r\n")
-        if any(line.startswith((b" ", b"	")) for line in lines):  # h11 refuses LF in a line
+        if any(line.startswith((b" ", b"\t")) for line in lines):  # h11 refuses LF in a line
             raise h11.LocalProtocolError("a header continues on a second line")
         return lines
 

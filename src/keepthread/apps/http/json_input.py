@@ -3,7 +3,7 @@
 Two parsers may read the same bytes differently: the first or the last of two equal keys, UTF-16,
 `NaN`. Such a body is refused, as is one that is compressed, deeply nested or has too many values.
 JSON is read whole, so that a handler begins only with a body that arrived; other bodies are counted
-as they stream. The memory that bodies take is bounded for each key and in total.
+as they stream. The memory of bodies is bounded for each key and in total.
 """
 
 import json
@@ -268,7 +268,7 @@ def _again(body: bytes, receive: "Receive") -> "Receive":
 
 
 def too_large(most: int) -> Problem:
-    """Return the problem of a body that is larger than a number of bytes."""
+    """Return the problem of a body that is larger than `most` bytes."""
     return Problem(
         413,
         "too_large",
