@@ -74,11 +74,16 @@ def test_the_limits_of_the_guide_are_those_of_the_code() -> None:
     for text in (
         f"{settings.rate:g}, after a burst of {settings.burst}",
         f"{settings.concurrency}, and {settings.streams} event streams",
-        f"| {settings.max_requests} |",
+        f"| {settings.max_requests}, and",
         f"{settings.deadline:g} s",
         f"{settings.max_json // MIB} MiB, {settings.max_upload // MIB} MiB",
         f"| {settings.max_depth} |",
         f"within {HEAD_SECONDS:g} s",
-        f"{MAX_CONNECTIONS}; the one that waits longest",
+        f"| connections of a worker | {MAX_CONNECTIONS} |",
+        f"{settings.tenant_streams} event streams",
+        f"| {settings.tenant_concurrency} (or",
+        f"{settings.all_streams} event streams",
+        f"{settings.max_items:,}",
+        f"{settings.key_bodies // MIB} MiB for a key, {settings.all_bodies // MIB} MiB in total",
     ):
         assert text in GUIDE
