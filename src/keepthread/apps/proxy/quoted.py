@@ -6,15 +6,16 @@ not count when a history is compared with an earlier one.
 
 import hmac
 import re
+import unicodedata
 from typing import Final
 
-from keepthread.apps.proxy.likeness import letters
 from keepthread.context.chat_templates import sendable
 
 ADDITION_STARTS: Final = "<keepthread-memory"
 ADDITION_ENDS: Final = "</keepthread-memory>"
 """The beginning and the end of each addition."""
 _NAME: Final = "keepthread-memory"
+_ASCII_SPACES: Final = b" \t\n\r\v\f\x1c\x1d\x1e\x1f"
 _SIGNATURE: Final = 32
 """Digits of the signature of an addition."""
 
@@ -53,6 +54,14 @@ _PRESET: Final = (
     "Ok, based on your requests I will suggest which files",
 )
 """How answers begin that Aider writes itself to those messages."""
+
+
+def letters(text: str) -> bytes:
+    """Return a text without its spaces, in composed letters: clients change both."""
+    if text.isascii():  # nearly as fast as copying it: histories are long
+        return text.encode().translate(None, _ASCII_SPACES)
+    composed = "".join(unicodedata.normalize("NFC", text).split())
+    return composed.encode("utf-8", "surrogatepass")
 
 
 def signed_addition(text: str, key: bytes) -> str:

@@ -18,8 +18,7 @@ from keepthread.apps.proxy.json_text import (
     escaped_text,
     members,
 )
-from keepthread.apps.proxy.likeness import letters
-from keepthread.apps.proxy.quoted import ends_examples, is_preset, without_notes
+from keepthread.apps.proxy.quoted import ends_examples, is_preset, letters, without_notes
 from keepthread.apps.proxy.types import Mode, ReadRequest, TextPlace, UserTurn, WireName
 from keepthread.context.chat_templates import sendable
 from keepthread.context.wires.anthropic import from_anthropic
