@@ -319,9 +319,7 @@ class Proxy:
 
         def read() -> ReadRequest | None:
             plain = self._wires.decoded(body, encoding)
-            if plain is None:
-                return None
-            return self._wires.read(wire, plain, request.headers, key)
+            return plain if plain is None else self._wires.read(wire, plain, request.headers, key)
 
         try:
             if len(body) < _LARGE and not encoding:
