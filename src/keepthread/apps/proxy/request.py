@@ -39,7 +39,7 @@ _READERS: Final[Mapping[WireName, Callable[..., list[Message]]]] = {
 _OPERATOR: Final = ("system", "developer")
 _TEXTS: Final = ("text", "input_text", "output_text", "refusal")
 _RESULT: Final = "tool_result"
-MAX_ITEMS: Final = 10_000
+MAX_ITEMS: Final = 5_000
 """The most items of a history, parts of them, and messages that they become."""
 MAX_VALUES: Final = 2_000_000
 """The most values in the JSON of a request; reading takes about 100 bytes of memory for each."""
