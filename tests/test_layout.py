@@ -1,4 +1,4 @@
-"""The layout of the package: few entries, files of a readable size, no cycles, unique names.
+"""The layout of the package: few entries, no cycles, unique names.
 
 What does not hold yet is listed in a `NOT_YET` table. An entry that no longer applies fails its
 test, so the tables can only shrink.
@@ -17,18 +17,9 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "keepthread"
 
 MAX_ENTRIES = 18
-MAX_FILES = 460
-MIN_LINES = 40
-MAX_LINES = 500
 MAX_LATE_IMPORTS = 20
 MAX_LAYERS = 12
 
-# Protocols may be short; the contract suite is one long list of promises.
-MAY_BE_SHORT = {"protocols.py", "__main__.py"}
-MAY_BE_LONG = {"testing/contract.py", "testing/finding.py", "testing/memory.py"}
-
-NOT_YET_LONG_ENOUGH: set[str] = set()
-NOT_YET_SHORT_ENOUGH: set[str] = set()
 NOT_YET_ACYCLIC: set[str] = set()
 NOT_YET_UNIQUE: set[str] = set()
 
@@ -153,22 +144,6 @@ def test_the_root_has_few_entries() -> None:
         if entry.name not in {"py.typed", "__pycache__"} and not entry.name.startswith(".")
     )
     assert len(entries) <= MAX_ENTRIES, entries
-
-
-def test_the_package_has_few_files() -> None:
-    assert len(files()) <= MAX_FILES
-
-
-def test_files_have_a_readable_size() -> None:
-    sizes = {short(path): len(lines(path)) for path in files().values()}
-    small = {
-        name
-        for name, size in sizes.items()
-        if size < MIN_LINES and Path(name).name not in {"__init__.py", *MAY_BE_SHORT}
-    }
-    large = {name for name, size in sizes.items() if size > MAX_LINES} - MAY_BE_LONG
-    assert small == NOT_YET_LONG_ENOUGH
-    assert large == NOT_YET_SHORT_ENOUGH
 
 
 def test_no_file_imports_itself_in_a_circle() -> None:
