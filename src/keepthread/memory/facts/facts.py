@@ -1,14 +1,16 @@
 """Facts about one owner, as programs use them: remember, list, correct, confirm, forget."""
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, Literal, cast
+from math import inf
+from typing import Final, Literal, cast
 
 from keepthread.context.trust import lowest
 from keepthread.errors import InvalidInput, NotFound, Stale
 from keepthread.memory.facts import documents, markdown
+from keepthread.memory.facts.edits import Edit, moment_after
 from keepthread.memory.facts.extraction import Extractor, costs
+from keepthread.memory.facts.loading import load_markdown
 from keepthread.memory.facts.records import checked
 from keepthread.memory.facts.repository import FactRepository
 from keepthread.memory.facts.resolution import in_order, order_of, said, slot_of
@@ -19,31 +21,20 @@ from keepthread.memory.facts.types import (
     Found,
     Loaded,
     Noted,
-    Wording,
-    version_of,
 )
 from keepthread.stores.cursors import check_position, decode_cursor, encode_cursor
-from keepthread.stores.validation import check_count, check_text, check_time, seconds_of, show
+from keepthread.stores.validation import check_count, check_time, seconds_of, show
 from keepthread.types import JSON, Message, Origin, Page
 
 _CURRENT: Final = ("live", "quarantined")
 _MOST: Final[Mapping[str, Origin]] = {OWNER: "operator", "model": "tool"}
 """The highest trust of a fact, by who stored it."""
-_TICK: Final = 1e-6
 _NO_MODEL: Final = (
     "fact extraction is not enabled; open the memory with extraction=Extraction(model)"
 )
 _FORGOTTEN: Final = (
     "this fact was forgotten and cannot be restored from these messages; remember it without "
     "messages"
-)
-_NO_LINES: Final = (
-    "the document has no facts: in Markdown, each fact is a line that begins with a dash and a"
-    " space; a JSON document begins with a bracket"
-)
-_NO_TIME: Final = (
-    "the document has no timestamp, so newer facts could be forgotten by mistake; keep the comment "
-    "under its title"
 )
 
 
@@ -218,31 +209,22 @@ class Facts:
         With the `version` of the fact that the correction is based on, it is refused with `Stale`
         if its words were changed since.
         """
+        edit = Edit(
+            text=text,
+            subject=subject,
+            attribute=attribute,
+            value=value,
+            since=seconds_of(since, "since"),
+            until=seconds_of(until, "until"),
+            version=version,
+        )
         known = await self._known(key)
-        if known.state == "superseded":
-            raise InvalidInput(f"fact {key} was superseded; edit the fact that replaced it")
+        edit.check(known)
         now = self._repository.clock()
         index = await self._repository.index()
-        start, end = seconds_of(since, "since"), seconds_of(until, "until")
-        given = {"subject": subject, "attribute": attribute, "until": end}
-        changes: dict[str, Any] = {name: v for name, v in given.items() if v is not None}
-        anew = text is not None or value is not None
 
         def change(fact: Noted) -> Noted:
-            if version is not None and version_of(fact) != version:
-                raise Stale(f"fact {key} was changed since version {version}")
-            began = known.since if start is None else start
-            new = fact._replace(at=now, place=None, confirmed_at=now, since=began, **changes)
-            if end is not None and fact.until is None:
-                new = new._replace(end_added=True)
-            if anew:
-                says = fact.text if text is None else text
-                new = new._replace(
-                    text=says,
-                    value=(says if fact.many else "") if value is None else value,
-                    since=start,
-                    wordings=[*fact.wordings, Wording(fact.text, fact.value, known.since, now)],
-                )
+            new = edit.apply(fact, known, now)
             return new._replace(at=_moment(index.slot(slot_of(new))[0], now))
 
         await self._repository.change(key, change)
@@ -280,7 +262,7 @@ class Facts:
 
         `prune` also forgets the facts whose lines are gone.
         """
-        return await _load_markdown(self, text, prune=prune)
+        return await load_markdown(self._repository, text, prune=prune)
 
     async def to_json(self) -> JSON:
         """Return all facts, including ones that are not current, as plain JSON."""
@@ -316,11 +298,8 @@ class Facts:
 
 
 def _moment(slot: Sequence[Noted], now: float) -> float:
-    """Return when a fact written by hand counts as said: after everything in its slot.
-
-    It is the newest, even if a clock went back.
-    """
-    return max([now, *(other.at + _TICK for other in slot)])
+    """Return when a fact that is written by hand now counts as said."""
+    return moment_after(max([other.at for other in slot], default=-inf), now)
 
 
 def _place(position: Sequence[object]) -> tuple[float, int, str]:
@@ -349,71 +328,3 @@ def _with_wordings(noted: Noted, fact: Fact) -> Found:
         for wording in noted.wordings
     ]
     return [*earlier, fact]
-
-
-# --- loading Markdown ---
-
-
-async def _load_markdown(facts: Facts, text: str, *, prune: bool) -> Loaded:
-    """Apply the changes that a person made in a document."""
-    document = markdown.read(check_text(text, "a document"), facts.owner)
-    if document.at is None and not document.lines:
-        raise InvalidInput(_NO_LINES)
-    if prune and document.at is None:
-        raise InvalidInput(_NO_TIME)
-    known = {fact.key: fact for fact in await facts.list(all=True)}
-    changes = documents.Changes()
-    for line in document.lines:
-        await asyncio.sleep(0)  # an unchanged line waits for nothing, and there may be many
-        if not line.key:
-            await _add(facts, line, known, changes)
-        elif (fact := known.get(line.key)) is not None:
-            await _compare(facts, line, fact, changes)
-        else:
-            changes.passed.append(line.key)
-    if prune and document.at is not None:
-        # A fact that became true after the document was written cannot be missing from it.
-        then = {fact.key for fact in await facts.list(at=document.at)}
-        kept = {line.key for line in document.lines}
-        for fact in known.values():
-            old = fact.noted_at <= document.at and fact.key in then
-            lacking = fact.state in _CURRENT and fact.key not in kept and old
-            if lacking and await facts.forget(fact.key):
-                changes.forgotten.append(fact.key)
-    return changes.loaded()
-
-
-async def _add(
-    facts: Facts, line: markdown.Line, known: dict[str, Fact], changes: documents.Changes
-) -> None:
-    value = line.text if line.attribute else ""
-    fact = await facts.remember(
-        line.text, subject=line.subject, attribute=line.attribute, value=value, agent=line.agent
-    )
-    if fact.key not in known:
-        changes.added.append(fact.key)
-
-
-async def _compare(
-    facts: Facts, line: markdown.Line, fact: Fact, changes: documents.Changes
-) -> None:
-    """Apply the changes in a line that has a key."""
-    given: dict[str, Any] = {}
-    if markdown.without_box(line.raw) != markdown.line_of(fact):
-        given["text"] = line.text
-        given["attribute"] = line.attribute
-    heading = markdown.heading_of(fact.subject, facts.owner, fact.agent)
-    if fact.state == "live" and line.heading != heading:
-        if line.agent != fact.agent:  # an agent's own fact stays the agent's
-            changes.passed.append(fact.key)
-            return
-        given["subject"] = line.subject
-    given = {name: text for name, text in given.items() if text != getattr(fact, name)}
-    if given and fact.state not in _CURRENT:
-        changes.passed.append(fact.key)
-    elif given:
-        await facts.edit(fact.key, **given)
-        changes.edited.append(fact.key)
-    elif line.ticked and fact.state == "quarantined":
-        await facts.confirm(fact.key)
-        changes.confirmed.append(fact.key)

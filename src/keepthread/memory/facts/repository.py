@@ -173,8 +173,8 @@ class FactRepository:
 
     # --- changing ---
 
-    async def change(self, key: str, change: Callable[[Noted], Noted]) -> None:
-        """Change a stored fact; one that is forgotten or erased in the meantime stays so."""
+    async def change(self, key: str, change: Callable[[Noted], Noted]) -> Noted:
+        """Change a stored fact and return it; one that is forgotten or erased stays so."""
         while True:
             record = await self.store.get(self._scope, FACT, check_id(key, "key"))
             fact = noted_of(record) if record else None
@@ -193,7 +193,7 @@ class FactRepository:
             except Stale:
                 continue
             self._notify_learned()
-            return
+            return new
 
     async def forget(self, key: str) -> bool:
         """Forget a fact; if messages state it, its key stays, so that it is not proposed again."""
