@@ -30,7 +30,7 @@ async def facts_of(memory: Memory, clock: ManualClock, told: Sequence[Mapping[st
     await session.append(
         Message(id="operator", role="system", content="x", origin="operator"),
         Message(id="user", role="user", content="x"),
-        Message(id="assistant", role="assistant", content="x"),
+        Message(id="assistant", role="assistant", content="x", meta={"lowest_origin": "user"}),
         Message(id="web", role="user", content="x", origin="web"),
     )
     facts = memory.for_owner(OWNER).facts
@@ -151,7 +151,7 @@ LINES = st.tuples(st.none() | st.integers(0, 4), TEXTS, st.sampled_from(["city",
 @example(  # an operator ended one value, and another holds
     told=[
         {"text": "Rome", "attribute": "city"},
-        {"text": "Oslo", "attribute": "city", "until": -1, "messages": ["operator"]},
+        {"text": "Oslo", "attribute": "city", "until": -5, "messages": ["operator"]},
     ],
     lines=[(None, "Oslo", "city"), (None, "Rome", "city")],
 )
