@@ -94,11 +94,14 @@ async def _changes_of(
     wanted: list[_Change] = []
     often: Counter[Slot] = Counter()
     for line in lines:
-        await asyncio.sleep(0)
         fact = known.get(line.key)
-        change = None if fact is None else _change_of(line, fact, index.owner)
+        if fact is None:
+            wanted.append(None)
+            continue
+        await asyncio.sleep(0)
+        change = _change_of(line, fact, index.owner)
         wanted.append(change)
-        if fact is None or change is None or change == "pass":
+        if change is None or change == "pass":
             continue
         noted = index.stored(line.key)
         if noted is not None:
