@@ -172,7 +172,7 @@ def test_a_document_says_what_its_lines_say_one_by_one(
                 continue
             fact = known[number % len(known)]
             if fact.state in CURRENT and (fact.text, fact.attribute) != (text, attribute):
-                new = {"text": text, "attribute": attribute}
+                new: dict[str, Any] = {"text": text, "attribute": attribute}
                 changed = {name: v for name, v in new.items() if v != getattr(fact, name)}
                 await facts.edit(fact.key, **changed)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -376,6 +377,58 @@ async def test_a_server_that_stays_away_is_unavailable_and_the_key_is_not_shown(
         await connection.json(ApiRequest("GET", "/identity"))
     assert "secret" not in repr(raised.value) + repr(vars(connection))
     await connection.close()
+
+
+async def test_a_server_that_works_for_long_is_waited_for() -> None:
+    seen: list[float] = []
+
+    def answer(_: httpx2.Request) -> httpx2.Response:
+        seen.append(time.monotonic())
+        return httpx2.Response(200, json={}) if len(seen) == 5 else httpx2.Response(202)
+
+    transport = httpx2.MockTransport(answer)
+    connection = ServerConnection("http://localhost", "kt_a_b", timeout=0.1, transport=transport)
+    assert await connection.json(ApiRequest("POST", "/erasures", {})) == {}
+    assert seen[-2] - seen[0] > 0.1, "it would have been given up"
+    await connection.close()
+
+
+@pytest.mark.parametrize("status", [202, 429, 503])
+async def test_a_request_is_repeated_no_earlier_than_the_server_says(status: int) -> None:
+    seen: list[float] = []
+
+    def answer(_: httpx2.Request) -> httpx2.Response:
+        seen.append(time.monotonic())
+        if len(seen) == 1:
+            return httpx2.Response(status, headers={"Retry-After": "0.5"}, json={})
+        return httpx2.Response(200, json={})
+
+    transport = httpx2.MockTransport(answer)
+    connection = ServerConnection("http://localhost", "kt_a_b", timeout=5, transport=transport)
+    await connection.json(ApiRequest("GET", "/identity"))
+    assert seen[1] - seen[0] > 0.49
+    await connection.close()
+
+
+async def test_a_call_that_may_be_stored_is_closed_when_its_turn_is_left(served: Served) -> None:
+    deliver = httpx2.AsyncHTTPTransport.handle_async_request
+
+    async def lose(
+        transport: httpx2.AsyncHTTPTransport, request: httpx2.Request
+    ) -> httpx2.Response:
+        await (await deliver(transport, request)).aread()
+        raise httpx2.ReadError("lost")
+
+    opening = Memory.open(served.address, key=served.key("dee"), timeout=0.5)
+    async with opening as memory:
+        session = await memory.for_owner("dee").session("s")
+        call = ToolCall(id="c9", name="look", arguments="{}")
+        with pytest.raises(Unavailable):  # noqa: PT012 - the turn ends by it
+            async with session.turn("Look.") as turn:
+                with patch.object(httpx2.AsyncHTTPTransport, "handle_async_request", lose):
+                    await turn.append(Message(role="assistant", tool_calls=[call]))
+        last = (await session.messages())[-1]
+        assert (last.role, last.tool_call_id) == ("tool", "c9")
 
 
 def test_a_blocking_program(served: Served) -> None:
