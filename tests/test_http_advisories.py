@@ -95,7 +95,16 @@ async def test_no_page_of_another_origin_reaches_a_server_on_localhost(origin: s
         assert not any(name.startswith("access-control") for name in answer.headers)
 
 
-@pytest.mark.parametrize("host", ["evil.example.com", "127.0.0.1.evil.example.com", "localhost.x"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example.com",
+        "127.0.0.1.evil.example.com",
+        "localhost.x",
+        "localhost:80@evil.example.com",
+        "[::1].evil.example.com:80",
+    ],
+)
 async def test_a_name_that_leads_to_this_machine_is_not_its_name(host: str) -> None:
     """DNS rebinding: a page's own name leads to 127.0.0.1 later on."""
     async with served() as server:

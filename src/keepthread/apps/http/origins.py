@@ -5,6 +5,7 @@ name that resolves to it (DNS rebinding). Such a request has a foreign `Host` or
 refused before anything else happens.
 """
 
+import re
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote_to_bytes
 
@@ -14,6 +15,7 @@ from keepthread.apps.http.settings import HttpSettings
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+_HOST: Final = re.compile(r"(\[[^\]]*\]|[^:]*)(?::[0-9]*)?")
 HEALTH: Final = frozenset({"/livez", "/readyz"})
 """Health paths, which load balancers request by IP address."""
 
@@ -61,10 +63,9 @@ class Origins:
 
 
 def host_name(host: str) -> str:
-    """Return a host without its port, in lower case."""
-    if host.startswith("["):
-        return (host.partition("]")[0] + "]").lower()
-    return host.partition(":")[0].removesuffix(".").lower()
+    """Return a host without its port, in lower case; empty if something else follows the name."""
+    found = _HOST.fullmatch(host)
+    return found[1].removesuffix(".").lower() if found else ""
 
 
 def _values(scope: "Scope", name: bytes) -> list[str]:
