@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import suppress
 from typing import Any
+from urllib.parse import quote
 
 import httpx2
 import pytest
@@ -55,6 +56,18 @@ async def test_keys_and_owners_do_not_share_requests() -> None:
             assert answer.status_code == 200
         assert (await post(server, await server.headers() | KEY, "third")).status_code == 200
     assert server.gate.done == 3
+
+
+async def test_an_owner_and_a_key_are_not_taken_for_another_owner_and_key() -> None:
+    """Whatever separates the two could be in either of them."""
+    pairs = [(f"a{sign}b", "c") for sign in " /:,|"] + [("a", f"b{sign}c") for sign in " /:,|"]
+    async with served() as server:
+        program = await server.headers(owner=None)
+        for owner, key in pairs:
+            headers = {"Keepthread-Owner": quote(owner), "Idempotency-Key": key}
+            answer = await post(server, program | headers)
+            assert answer.status_code == 200
+    assert server.gate.done == len(pairs)
 
 
 async def test_a_request_in_progress_is_not_begun_again() -> None:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from keepthread.apps.http import auth, limits
 from keepthread.apps.http.caller import Identity, identify
-from keepthread.apps.http.json_input import check_json
-from keepthread.apps.http.limits import Buckets, KeyLimits
+from keepthread.apps.http.json_input import HeldBodies, check_json
+from keepthread.apps.http.limits import Buckets, Deadlines, KeyLimits
 from keepthread.apps.http.problems import Problem
 from keepthread.apps.http.settings import HttpSettings
 from tests.http_app import listening, served
@@ -245,6 +245,17 @@ async def test_bodies_under_way_are_bounded_by_key_and_in_total() -> None:
     assert (small.status_code, done, after.status_code) == (200, [200, 200], 200)
 
 
+@pytest.mark.parametrize("part", [1000, 65_536, 200_000])
+def test_a_body_counts_in_whatever_parts_it_arrives(part: int) -> None:
+    held = HeldBodies(200_000, 10**9)
+    with held.of("a key") as hold:
+        for _ in range(200_000 // part):
+            hold(part)
+        with pytest.raises(Problem):
+            for _ in range(200_000 // part):
+                hold(part)
+
+
 async def test_json_with_too_many_values_is_refused() -> None:
     async with served(HttpSettings(max_items=1000)) as server:
         key = await server.headers()
@@ -281,6 +292,31 @@ async def test_a_body_that_never_ends_is_given_up() -> None:
         late = await server.client.post("/v1/notes/a", content=slow(), headers=key)
     assert (late.status_code, late.json()["type"]) == (408, "request_timeout")
     assert server.gate.done == 0
+
+
+@pytest.mark.parametrize("path", ["/v1/notes/a", "/proxy/v1/messages"])
+async def test_many_parts_of_a_body_that_never_ends_do_not_extend_its_deadline(path: str) -> None:
+    """The proxy waits for a provider, but not for a client."""
+    settings = HttpSettings(deadline=0.05)
+    now = asyncio.get_running_loop().time
+    began = now()
+
+    async def trickle() -> Any:
+        await asyncio.sleep(0)
+        is_given_up = now() > began + 100 * settings.deadline
+        return {"type": "http.request", "body": b"", "more_body": not is_given_up}
+
+    async def reading(_: Any, receive: Any, send: Any) -> None:
+        while (await receive())["more_body"]:
+            pass
+
+    async def nothing(_: Any) -> None:
+        """Send nothing."""
+
+    scope = {"type": "http", "path": path, "headers": []}
+    with pytest.raises(Problem) as raised:
+        await Deadlines(reading, settings)(scope, trickle, nothing)
+    assert (raised.value.status, raised.value.code) == (408, "request_timeout")
 
 
 async def test_bodies_have_a_size() -> None:

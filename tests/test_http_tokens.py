@@ -85,6 +85,14 @@ async def test_claims_give_tenant_owner_and_scopes(keys: Path) -> None:
     assert (erase.status_code, named.status_code) == (403, 200)
 
 
+async def test_a_token_does_not_choose_the_tenant_where_the_settings_name_it(keys: Path) -> None:
+    async with served(settings(keys, tenant="acme")) as server:
+        for named in ("other", "", None):
+            given = bearer(token(claims(tenant=named)))
+            who = await server.client.get("/v1/who", headers=given)
+            assert who.json()["tenant"] == "acme"
+
+
 async def test_two_issuers_users_of_one_name_are_two_clients(keys: Path) -> None:
     other = "https://login.example.org/"
     issuers = [Issuer(name=name, audience=AUDIENCE, jwks=str(keys)) for name in (ISSUER, other)]

@@ -115,10 +115,13 @@ async def test_the_server_relays_for_keys_with_the_scope_and_for_nobody_else(
 def _places(key: str) -> dict[str, tuple[str, dict[str, str]]]:
     """Return paths and headers that would carry a key to the provider."""
     basic = base64.b64encode(f"user:{key}".encode()).decode()
+    of_urls = base64.urlsafe_b64encode(f"???:{key}".encode()).decode()  # `_` stands for `/`
     quoted = key.replace("_", "%5F", 1)
     return {
         "a bearer": (CHAT, {"Authorization": f"Bearer {key}"}),
         "a password": (CHAT, {"Authorization": f"Basic {basic}"}),
+        "a password for URLs": (CHAT, {"Authorization": f"Basic {of_urls}"}),
+        "a password for URLs without its end": (CHAT, {"x-api-key": of_urls.rstrip("=")}),
         "Anthropic's header": ("/v1/messages", {"x-api-key": key}),
         "a cookie": (CHAT, {"Cookie": f"a=b; key={key}"}),
         "a quoted cookie": (CHAT, {"Cookie": f"key={quoted}"}),
