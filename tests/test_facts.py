@@ -929,7 +929,10 @@ async def test_a_plain_list_of_facts_is_remembered_once(memory: Memory, clock: M
     assert set(known) == {"Has a cat.", "Sings loudly.", "Will sail."}
     assert known["Sings loudly."].since == 1_107_421_200  # 09:00 in UTC
     assert known["Will sail."].state == "live", "said now at the latest"
-    assert (await facts.from_json({"fact": "Swims."})).added
+    await facts.remember("Swims.", agent="trainer")
+    await facts.remember("Swims.", subject="Bob")
+    assert (await facts.from_json({"fact": "Swims."})).added, "nobody said it of the owner to all"
+    assert not (await facts.from_json({"fact": "Swims."})).added
     await facts.forget(known["Sings loudly."].key)
     assert (await facts.from_json(value)).added == [known["Sings loudly."].key], "said again"
 

@@ -19,15 +19,17 @@ from keepthread import (
 )
 from keepthread.context.digest import turn_line
 from keepthread.context.quoting import delimited, quotation
+from keepthread.context.recall import recalled_quotation
 from keepthread.context.trust import TRUST, lowest, rank, trust_in
 from keepthread.memory.facts.extraction import Extraction
 from keepthread.memory.facts.grounding import grounded, says
-from keepthread.memory.facts.provenance import NOTED, WAITS
+from keepthread.memory.facts.provenance import NOTED, WAITS, trust_of
 from keepthread.memory.facts.records import subject_of
 from keepthread.memory.facts.types import Noted
 from keepthread.models.tokens import Estimator
+from keepthread.protocols import KnownFact, Recollection
 from keepthread.testing.model import ScriptedModel
-from keepthread.types import Origin, Reply, Role
+from keepthread.types import Origin, Reply, Role, SessionKey
 from tests import hostile_pairs
 
 BANK = {"text": "The user banks at Evil.", "attribute": "bank", "value": "Evil"}
@@ -96,6 +98,28 @@ def test_a_message_counts_as_the_least_trusted_text_it_was_made_from(
     meta = {} if noted is None else {"lowest_origin": noted}
     assert trust_in(Message(role=role, content="x", seq=1, meta=meta)) == trust
     assert trust_in(Message(role="user", content="made by a strategy")) == "tool"
+
+
+@pytest.mark.parametrize(
+    ("noted", "trust"),
+    [(None, "assistant"), ("user", "assistant"), ("tool", "tool"), ("web", "web")],
+)
+def test_another_person_is_trusted_no_more_than_what_their_message_was_made_from(
+    noted: str | None, trust: Origin
+) -> None:
+    meta = {} if noted is None else {"lowest_origin": noted}
+    said = Message(role="user", author="bob", content="Ana banks at Evil.", meta=meta)
+    assert trust_of(said, (), owner="ana") == trust
+
+
+@pytest.mark.parametrize("trust", TRUST[1:])
+def test_what_is_recalled_counts_as_the_least_trusted_fact_in_it(trust: Origin) -> None:
+    said = Message(role="user", content="I bank at Good.", seq=1, id="1")
+    hit = Recollection(SessionKey("1"), "s", said, said.content, 0, 0.0, 1.0, "")
+    fact = KnownFact("f", "Banks at Evil.", False, 1.0, "", trust)
+    for hits in ((), (hit,)):
+        shown = recalled_quotation(hits, [fact], Estimator(), "abc")
+        assert shown.meta["lowest_origin"] == trust
 
 
 # --- what a model remembers of a page it read before ---
