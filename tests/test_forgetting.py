@@ -890,6 +890,22 @@ async def test_a_text_too_short_to_be_searched_for_is_never_called_gone(tmp_path
     assert "none found" not in str(told)
 
 
+async def test_a_tools_result_that_names_a_session_does_not_take_it_along(memory: Memory) -> None:
+    """Only a sub-agent's session belongs to the result that names it."""
+    diary = await memory.session("diary")
+    await diary.append(Message(role="user", content="Dear diary"))
+    session = await memory.session("s")
+    async with session.turn("Where did I write it?") as turn:
+        call = ToolCall(id="c", name="find_session", arguments="{}")
+        found = Message(
+            role="tool", tool_call_id="c", content="In the diary.", meta={"session": "diary"}
+        )
+        await turn.append(Message(role="assistant", tool_calls=(call,)), found)
+        await turn.finish("In the diary.")
+    assert (await memory.forget(session="s")).messages == 4
+    assert [message.content for message in await diary.messages()] == ["Dear diary"]
+
+
 # --- titles ---
 
 
@@ -1019,6 +1035,27 @@ async def test_what_a_outbox_set_aside_goes_as_well(
             assert told.messages == (2 if "session" in query else 1)
             assert {"chat.outbox", "a.db"} <= set(told.searched)
     assert bool(found_in(tmp_path, SECRET)) == (not queued)
+
+
+async def test_an_outbox_that_another_program_reads_is_cleaned_at_the_next_open(
+    tmp_path: Path,
+) -> None:
+    async def there() -> SQLiteStore:
+        return await SQLiteStore.open(tmp_path / "a.db", durability="process")
+
+    outbox = tmp_path / "chat.outbox"
+    store = await OutboxStore.open(outbox, there, target="t", durability="process")
+    async with Memory(store, Options(counter=Letters())) as memory:
+        session = await memory.session("s")
+        await session.append(Message(role="user", content=SECRET))
+        with reading(outbox):
+            told = await memory.forget(session="s")
+        assert any(each.where.startswith("chat.outbox") for each in told.residues)
+        assert len(await store.scan(Scope(), FORGET)) == 1
+    store = await OutboxStore.open(outbox, there, target="t", durability="process")
+    async with Memory(store, Options(counter=Letters())) as memory:
+        await memory.for_owner("default").list_sessions()
+        assert await store.scan(Scope(), FORGET) == []
 
 
 def tables_with(text: str, postgres: PostgresServer) -> list[Path]:

@@ -66,6 +66,16 @@ async def left_of(store: Store) -> list[Record]:
     return [record for record in await store.scan(ANN) if record.kind != RECEIPT]
 
 
+@pytest.mark.parametrize("letter", ["a", "\xe9", "\u9451", "\U0001f600"])
+async def test_a_text_is_long_by_its_bytes_not_by_its_letters(store: Store, letter: str) -> None:
+    session, size = await session_over(store), len(letter.encode())
+    texts = [letter * (number // size) for number in (1600, 2200)]
+    short, long = await session.append(*(Message(role="user", content=each) for each in texts))
+    assert (short.content, full_text_of(short)) == (texts[0], None)
+    assert full_text_of(long) is not None
+    assert await session.full_text(long) == texts[1]
+
+
 async def test_a_long_tool_result_is_kept_whole_and_shown_by_head_and_tail(store: Store) -> None:
     session, text = await session_over(store), "head" + long("row", 8000) + "tail"
     async with session.turn("go") as turn:
@@ -147,6 +157,19 @@ async def test_a_deleted_session_releases_its_blobs(store: Store) -> None:
     assert [r.key for r in await store.scan(ANN, BLOB)] == [kept.digest]
     assert len(await store.scan(ANN, BLOB_CHUNK)) == 1
     assert await store.scan(ANN, BLOB_USE) == []
+
+
+async def test_what_the_program_put_outlives_the_messages_that_refer_to_it(store: Store) -> None:
+    memory = memory_over(store)
+    ann = memory.for_owner("ann")
+    blob = await ann.blobs.put(b"image" * 300)
+    given = Attachment(media_type="image/png", uri=blob.uri)
+    for id in ("one", "two"):
+        session = await ann.session(id)
+        await session.append(Message(role="user", content="Look.", attachments=[given]))
+        await ann.delete_session(id)
+    assert await ann.blobs.read(blob.digest) == b"image" * 300
+    assert await ann.blobs.delete(blob.digest)
 
 
 async def test_a_fork_keeps_its_blobs_without_the_original(store: Store) -> None:
