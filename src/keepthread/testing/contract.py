@@ -1079,6 +1079,23 @@ class StoreContract:
         assert await store.tail(key, tokens=7) == log
 
     @on_store
+    async def test_a_message_without_a_text_is_erased_too(self, store: Store) -> None:
+        key = await new_session(store)
+        call = ToolCall(id="c", name="pay", arguments='{"to": "Evil"}')
+        picture = Attachment(media_type="image/png", name="secret.png")
+        said = [
+            assistant("", tool_calls=(call,)),
+            user("", attachments=(picture,)),
+            user("", meta={"of": "secret"}),
+            user(""),
+        ]
+        await store.append(key, said)
+        await store.erase(key, range(1, 5))
+        log = await store.read(key)
+        assert [message.state for message in log] == ["erased"] * 4
+        assert not any(each.tool_calls or each.attachments or each.meta for each in log)
+
+    @on_store
     async def test_an_erased_id_is_answered_and_never_stored_again(self, store: Store) -> None:
         key = await new_session(store)
         await store.append(key, [user("a", id="1")])

@@ -259,6 +259,20 @@ class MemoryContract:
                 await session.messages(**bad)
 
     @on_owner
+    async def test_a_loop_over_messages_does_not_see_what_it_appends(
+        self, owner: OwnerMemory
+    ) -> None:
+        session = await owner.session("s")
+        await session.append(*(user(f"{number}") for number in range(230)))
+        for number, before in ((230, None), (231, 1000)):
+            found = 0
+            async for _ in session.messages(before=before):
+                if not found:
+                    await session.append(user("more"))
+                found += 1
+            assert found == number
+
+    @on_owner
     async def test_a_long_text_is_kept_whole_beside_the_log(self, owner: OwnerMemory) -> None:
         session = await owner.session("s")
         (stored,) = await session.append(user(LONG, id="m"))
