@@ -207,6 +207,30 @@ async def test_a_permission_is_for_one_version_of_a_tool(
     assert await silent.guard(Runnable(WEATHER, ran, side_effects=True), first).run() == "done"
 
 
+async def test_after_an_outage_each_tool_gets_its_own_earlier_result() -> None:
+    """Two servers have a tool of this name, and the model calls both with the same arguments."""
+    question = "What is the weather?"
+    allowed = [AllowedTool((each, "weather")) for each in ("sky", "sea")]
+    gate = ToolGate(allowed, setting="x", notify=print)
+    done: list[str] = []
+
+    def tool(server: str) -> Runnable:
+        async def ran() -> str:
+            done.append(server)
+            return f"{server} says"
+
+        version = allowed_tool((server, "weather"), Server(server, command=server), WEATHER)
+        return gate.guard(Runnable(WEATHER, ran, side_effects=True), version)
+
+    sky, sea = tool("sky"), tool("sea")
+    for _ in range(2):
+        gate.begin(question)
+        assert (await sky.run(), await sea.run()) == ("sky says", "sea says")
+    assert done == ["sky", "sea"]
+    gate.begin(question)
+    assert (await sea.run(), await sky.run()) == ("sea says", "sky says")
+
+
 def test_the_order_of_a_schema_and_the_value_of_a_key_are_no_change() -> None:
     name = ("sky", "weather")
     turned = WEATHER._replace(parameters=dict(reversed([*WEATHER.parameters.items()])))

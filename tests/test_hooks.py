@@ -100,6 +100,15 @@ async def test_a_turn_is_stored_at_its_end_and_recalled_in_another_session(
     ]
 
 
+@pytest.mark.parametrize("id", ["s", "s12", "S1", ""])
+async def test_only_the_session_itself_is_not_recalled_from(world: HookWorld, id: str) -> None:
+    """An id may begin another one's, and be the beginning of others."""
+    world.transcript("s1", KEEPERS, "I will remember her.")
+    async with helper() as path:
+        await stored(path, world, "Stop")
+        assert KEEPERS in await asked(path, world.request("UserPromptSubmit", id, prompt=ASK))
+
+
 async def test_a_hook_recalls_from_its_own_project_unless_told_otherwise(world: HookWorld) -> None:
     elsewhere = world.home / "elsewhere"
     world.transcript("s1", KEEPERS, "Noted.", cwd=elsewhere)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx2
 import pytest
@@ -19,6 +20,7 @@ from keepthread.apps.http.settings import HttpSettings
 from keepthread.apps.proxy.settings import ProxySettings
 from keepthread.models.tokens import Estimator
 from keepthread.testing.server import Say, ScriptedServer
+from tests import hostile_pairs
 from tests.http_world import HttpWorld, url_of
 from tests.proxy_world import error_of
 
@@ -187,6 +189,19 @@ async def test_a_session_id_reaches_no_session_of_another_credential(
     assert stolen.headers["keepthread-session"] not in sessions
     found = await world.memory.for_owner("bob").list_sessions()
     assert [each.id for each in found] == [sessions[2]]
+
+
+@pytest.mark.parametrize(("one", "other"), hostile_pairs.NAMES)
+async def test_a_key_of_several_owners_has_the_memory_of_each(
+    world: Served, one: str, other: str
+) -> None:
+    key = await world.key(None, PROXY)
+    for owner, text in ((one, "I hid hazelnuts."), (other, "Where are the hazelnuts?")):
+        answer = await world.ask(key, text, **{"Keepthread-Owner": quote(owner)})
+        assert answer.status_code == 200, answer.text
+    assert "hid" not in str(world.provider.requests[-1].body)
+    assert len(await world.memory.for_owner(one).list_sessions()) == 1
+    assert len(await world.memory.for_owner(other).list_sessions()) == 1
 
 
 async def test_nothing_in_a_request_chooses_the_owner_or_the_tenant(world: Served) -> None:
