@@ -333,5 +333,7 @@ async def test_a_conversation_without_a_name_is_known_by_its_question() -> None:
 
 def test_elements_have_names_that_are_found() -> None:
     for name, origin in ELEMENTS.items():
-        text = f"<{name} a='b'>EVIL</{name.upper()} > mine"
-        assert [p.origin for p in divide(text)] == [origin, "user"]
+        for begins, ends in ((name, name.upper()), (name.title(), name), (name.upper(), name)):
+            text = f"<{begins} a='b'>EVIL</{ends} > mine"
+            assert [p.origin for p in divide(text)] == [origin, "user"]
+            assert [p.origin for p in divide(f"<{begins}>EVIL mine")] == [origin]

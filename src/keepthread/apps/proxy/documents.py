@@ -116,8 +116,8 @@ ELEMENTS: Final[Mapping[str, Origin]] = {
     **dict.fromkeys(_TOOL, "tool"),
 }
 """Elements that clients, and people who follow the advice of providers, put around such texts."""
-_FRAMES: Final = ("user_query", "query", "question")
-"""Elements around the user's own words, after a document."""
+_FRAMES: Final = ("user_query", "query", "question", "task")
+"""Elements around the user's own words, beside a document."""
 
 _ORDERED: Final = tuple(FORMS.values())
 _BEGINS: Final = re.compile(
