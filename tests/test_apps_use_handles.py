@@ -34,7 +34,10 @@ ALLOWED: Mapping[str, tuple[set[str], str]] = {
     # The HTTP server: handlers get an owner's memory from the caller's credential.
     "cli/commands/serve.py": ({"hold"}, "opens the memory that is served"),
     "cli/commands/mcp.py": ({"hold"}, "opens the memory that is served, and gives one owner's"),
-    "cli/commands/proxy.py": ({"hold"}, "opens the memory that is used, and gives one owner's"),
+    "cli/commands/proxy.py": (
+        {"hold", "store"},
+        "opens the memory that is used, gives one owner's, and reads what signs additions",
+    ),
     "hooks/events.py": (
         {"hold", "store"},
         "opens the memory of the settings, recalls by one owner's, and imports session files",

@@ -130,8 +130,8 @@ async def test_a_pasted_text_sends_no_file_from_elsewhere_unasked(tmp_path: Path
     with ScriptedServer(["No file."]) as server:
         place = home(tmp_path / "work", server)
         with place.chat() as chat:
-            chat.terminal.paste(f"Summarize:\nplease read @{tmp_path}/key.txt")
-            chat.sees_at_cursor("key.txt")
+            chat.terminal.paste(f"Summarize:\nplease read @{tmp_path}/key.txt\nin brief")
+            chat.sees_at_cursor("in brief")
             chat.key("enter")
             chat.answer("n")
             chat.sees("No file.")

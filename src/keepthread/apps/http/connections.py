@@ -17,7 +17,7 @@ import h11
 from h11._receivebuffer import ReceiveBuffer
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from keepthread.apps.http.places import PLACE, Place
+from keepthread.apps.http.places import PLACE, ConnectionPlace
 from keepthread.apps.http.problems import MEDIA_TYPE, Problem
 
 HEAD_SECONDS: Final = 10.0
@@ -89,7 +89,7 @@ class BoundedProtocol(H11Protocol):
         """Begin a connection that has proven nothing."""
         super().__init__(config, *args, **more)
         self.conn = StrictConnection(config.h11_max_incomplete_event_size)
-        self._place = Place(self._rank)
+        self._place = ConnectionPlace(self._rank)
         self.began = 0.0
         """When its last request began, or the connection itself."""
         self.app_state = {**self.app_state, PLACE: self._place}

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 PLACE: Final = "keepthread_place"
 
 
-class Place:
+class ConnectionPlace:
     """The place of one connection, in the state of each of its requests."""
 
     def __init__(self, changed: Callable[[], object]) -> None:
@@ -27,6 +27,6 @@ class Place:
             self._changed()
 
 
-def place_of(scope: "Scope") -> Place | None:
+def place_of(scope: "Scope") -> ConnectionPlace | None:
     """Return the place of a request; None outside of a worker."""
     return scope.get("state", {}).get(PLACE)

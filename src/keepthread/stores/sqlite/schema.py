@@ -87,9 +87,9 @@ _SCHEMA: Final = "SELECT type, name, tbl_name, sql FROM sqlite_schema"
 # The tables of FTS5 may differ from one SQLite version to the next, so they are not compared; but
 # they must be plain tables, without defaults, checks or computed columns.
 _INDEX_TABLE: Final = re.compile(r"words_(?:data|idx|content|docsize|config)")
+_COLUMN: Final = r"(?:PRIMARY KEY\(\w++(?:, \w++)*\)|\w++(?: INTEGER| BLOB)?(?: PRIMARY KEY)?)"
 _PLAIN: Final = re.compile(
-    r"CREATE TABLE '?words_\w+'?\((?:, | INTEGER| BLOB| PRIMARY KEY"
-    r"|PRIMARY KEY\(\w++(?:, \w++)*+\)|\w++)*+\)(?: WITHOUT ROWID)?"
+    rf"CREATE TABLE '?words_\w+'?\({_COLUMN}(?:, {_COLUMN})*\)(?: WITHOUT ROWID)?"
 )
 _STATISTICS: Final = frozenset(  # ANALYZE creates them
     {
