@@ -439,8 +439,10 @@ def _unaccounted(context: Context, asked: Asked) -> Iterator[tuple[str, str]]:
     )
     newer = sum(m.seq > older for m in asked.log)
     # However long the history: the system prompt, the summary, the frame of what was recalled, the
-    # newest user message, facts left out; older messages summarized, in short, and neither.
-    if lines > 8 + newer + len(asked.hidden) + 3 * asked.beside:
+    # newest user message, facts left out, important messages left out; older messages summarized,
+    # in short, and neither, in two parts around a newest user message that is one of them.
+    most = 9 + bool(user and user.seq < older) + newer + len(asked.hidden) + 3 * asked.beside
+    if lines > most:
         yield "unaccounted", f"{lines} lines for {newer} newer messages"
 
 

@@ -475,8 +475,9 @@ async def _check_scans(db: Any, tenant: int, sid: int) -> None:
         for table in TABLES:
             used = [scan for scan in scans if scan[0].startswith(table)]
             assert len(used) <= 1, (name, scans)
-            # Every 64th change looks at the oldest ones; a loop reads ten at a time.
-            looked = 10 if table == "changes" else 0
+            # Every 64th change looks at the last 64 readings of the clock, and at the oldest
+            # changes; a loop reads ten at a time.
+            looked = 64 + 10 if table == "changes" else 0
             assert sum(rows for *_, rows in used) <= most + looked, (name, scans)
 
 
